@@ -29,8 +29,10 @@ class Arithmetic:
 
     >>> Arithmetic().resolve("bfloat16").out
     'bfloat16'
-    >>> Arithmetic.preset("flash_gpu").probabilities is None
-    True
+    >>> Arithmetic.preset("flash_gpu").resolve("bfloat16").probabilities
+    'bfloat16'
+
+    A format may also be "input": the format of the input arrays. Raises ValueError for an unknown format or preset.
     """
 
     out: str | None = None
@@ -50,3 +52,75 @@ class Arithmetic:
     log_ulps: float = 4.0
     tanh_ulps: float = 4.0
     tile_min: int = 16
+
+    def __post_init__(self) -> None:
+        for name in FORMAT_FIELDS:
+            value = getattr(self, name)
+            if value not in (None, "input"):
+                try:
+                    FloatFormat(value)
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}") from None
+        for name in ("exp_ulps", "log_ulps", "tanh_ulps", "tile_min", "gradient_blocks"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: got {getattr(self, name)}; want a positive number")
+
+    def resolve(self, dtype: str) -> ResolvedArithmetic:
+        """What these declarations mean for inputs of format `dtype`: every format named."""
+        wide = "float64" if dtype == "float64" else "float32"
+        chosen = {name: dtype if getattr(self, name) == "input" else getattr(self, name) for name in FORMAT_FIELDS}
+        chosen["out"] = chosen["out"] or dtype
+        for name in ("accumulate", "elementwise", "lse"):
+            chosen[name] = chosen[name] or wide
+        chosen["probabilities"] = chosen["probabilities"] or chosen["elementwise"]
+        chosen["scores"] = chosen["scores"] or chosen["accumulate"]
+        chosen["gradient"] = chosen["gradient"] or chosen["accumulate"]
+        others = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in FORMAT_FIELDS}
+        return ResolvedArithmetic(inputs=dtype, **{k: str(v) for k, v in chosen.items()}, **others)
+
+    @classmethod
+    def preset(cls, name: str) -> Arithmetic:
+        """A named arithmetic; the names are the keys of `PRESETS`."""
+        if name not in PRESETS:
+            raise ValueError(f"arithmetic: got {name!r}; want an Arithmetic or one of {', '.join(PRESETS)}")
+        return PRESETS[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedArithmetic:
+    """`Arithmetic` for one input format: the fields of `Arithmetic`, with no format left open, and `inputs`."""
+
+    inputs: str
+    out: str
+    accumulate: str
+    elementwise: str
+    probabilities: str
+    scores: str
+    lse: str
+    gradient: str
+    gradient_blocks: int
+    row_sum_rounded: bool
+    truncating: bool
+    scaled_q: bool
+    recomputes: bool
+    flush_to_zero: bool
+    exp_ulps: float
+    log_ulps: float
+    tanh_ulps: float
+    tile_min: int
+
+    def widened(self) -> ResolvedArithmetic:
+        """The arithmetic of an oracle run on the same inputs: float64 throughout, nothing stored in less."""
+        return replace(Arithmetic().resolve("float64"), inputs=self.inputs)
+
+
+FORMAT_FIELDS = ("out", "accumulate", "elementwise", "probabilities", "scores", "lse", "gradient")
+
+PRESETS: dict[str, Arithmetic] = {
+    # What holds when nothing is declared: float32 inside (float64 for float64), output in the input's format.
+    "default": Arithmetic(),
+    # FlashAttention on tensor cores (Dao 2023, arXiv 2307.08691): P rounded to the input format, truncating float32 accumulation.
+    "flash_gpu": Arithmetic(probabilities="input", truncating=True, flush_to_zero=True),
+    # One framework operation after another, each storing its result in the input format.
+    "eager": Arithmetic(scores="input", probabilities="input", row_sum_rounded=False, recomputes=True),
+}
