@@ -1,0 +1,87 @@
+"""Case: the named arrays and options of one call, and where they came from. What is done with it is the checker's business."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from . import safetensors_file
+from .safetensors_file import Array
+
+# What an option may be: a number, a name, a pair such as a window, or None.
+Option = None | bool | int | float | str | tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of one operation.
+
+    operation: its name. arrays: argument name -> array, in the dtype the subject is to receive. options: argument
+    name -> scalar, string, tuple or None. origin: how the case was made, for the report. notes: facts about the arrays
+    that a law may rely on, such as `{"poison": 1e30}`.
+    """
+
+    operation: str
+    arrays: Mapping[str, Array]
+    options: Mapping[str, Option]
+    origin: str = ""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def arguments(self) -> dict[str, Any]:
+        """Arrays and options together, as keyword arguments of the oracle."""
+        return {**self.arrays, **self.options}
+
+    def with_arrays(self, **arrays: Array) -> Case:
+        """The same case with some arrays exchanged or added."""
+        return replace(self, arrays={**self.arrays, **arrays})
+
+    def with_options(self, **options: Option) -> Case:
+        """The same case with some options exchanged or added."""
+        return replace(self, options={**self.options, **options})
+
+    @property
+    def hash(self) -> str:
+        """16 hexadecimal digits of the SHA-256 of what the subject receives; strides, origin and notes do not enter."""
+        digest = hashlib.sha256(json.dumps([self.operation, _to_json(self.options)], sort_keys=True).encode())
+        for name in sorted(self.arrays):
+            array = self.arrays[name]
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(array.tobytes())
+        return digest.hexdigest()[:16]
+
+    def save(self, path: Path, extra: Mapping[str, Array] | None = None) -> None:
+        """Write the case as one safetensors file, atomically. `extra` arrays (expected values, say) travel along."""
+        metadata = {"operation": self.operation, "options": json.dumps(_to_json(self.options)), "origin": self.origin,
+                    "notes": json.dumps(_to_json(self.notes)), "arguments": json.dumps(sorted(self.arrays))}
+        safetensors_file.write(path, {**self.arrays, **(extra or {})}, metadata)
+
+    @classmethod
+    def load(cls, path: Path) -> tuple[Case, dict[str, Array]]:
+        """Read a case written by `save`: the case and the extra arrays. Raises ValueError for any other file."""
+        arrays, metadata = safetensors_file.read(path)
+        try:
+            names = json.loads(metadata["arguments"])
+            case = cls(metadata["operation"], {name: arrays.pop(name) for name in names}, _from_json(json.loads(metadata["options"])),
+                       metadata["origin"], _from_json(json.loads(metadata["notes"])))
+        except KeyError as error:
+            raise ValueError(f"path: {path} holds no saved case ({error} is missing); want a case.safetensors of a failure") from None
+        return case, arrays
+
+
+def _to_json(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as JSON: tuples become lists, floats their exact hexadecimal text."""
+    return {name: {"hex": value.hex()} if isinstance(value, float) else list(value) if isinstance(value, tuple) else value
+            for name, value in options.items()}
+
+
+def _from_json(options: Mapping[str, Any]) -> dict[str, Any]:
+    def revive(value: Any) -> Any:
+        if isinstance(value, dict):
+            return float.fromhex(value["hex"])
+        return tuple(value) if isinstance(value, list) else value
+
+    return {name: revive(value) for name, value in options.items()}
