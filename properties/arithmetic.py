@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from oracles.reference import FloatFormat
 
@@ -68,15 +69,16 @@ class Arithmetic:
     def resolve(self, dtype: str) -> ResolvedArithmetic:
         """What these declarations mean for inputs of format `dtype`: every format named."""
         wide = "float64" if dtype == "float64" else "float32"
-        chosen = {name: dtype if getattr(self, name) == "input" else getattr(self, name) for name in FORMAT_FIELDS}
+        chosen: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name in FORMAT_FIELDS:
+            chosen[name] = dtype if chosen[name] == "input" else chosen[name]
         chosen["out"] = chosen["out"] or dtype
         for name in ("accumulate", "elementwise", "lse"):
             chosen[name] = chosen[name] or wide
         chosen["probabilities"] = chosen["probabilities"] or chosen["elementwise"]
         chosen["scores"] = chosen["scores"] or chosen["accumulate"]
         chosen["gradient"] = chosen["gradient"] or chosen["accumulate"]
-        others = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in FORMAT_FIELDS}
-        return ResolvedArithmetic(inputs=dtype, **{k: str(v) for k, v in chosen.items()}, **others)
+        return ResolvedArithmetic(inputs=dtype, **chosen)
 
     @classmethod
     def preset(cls, name: str) -> Arithmetic:
