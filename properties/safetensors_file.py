@@ -7,6 +7,7 @@ Format: https://huggingface.co/docs/safetensors, 8 bytes of header length, a JSO
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -76,7 +77,7 @@ def loads(data: bytes) -> tuple[dict[str, Array], dict[str, str]]:
         spans.append((start, end))
         tensors[name] = np.frombuffer(body[start:end], DTYPES[tag]).reshape(shape).copy()
     spans.sort()
-    if any(a[1] != b[0] for a, b in zip(spans, spans[1:])) or (spans and (spans[0][0] != 0 or spans[-1][1] != len(body))):
+    if any(a[1] != b[0] for a, b in itertools.pairwise(spans)) or (spans and (spans[0][0] != 0 or spans[-1][1] != len(body))):
         raise ValueError("data: tensors overlap or leave bytes uncovered; want a whole safetensors file")
     return tensors, metadata
 

@@ -138,9 +138,9 @@ class FloatFormat:
             result = np.where(past, self._past_the_largest(x, mode, overflow), result)
         return result if self.has_negative_zero else result + 0.0
 
-    def cast(self, x: ArrayLike, *, mode: Mode = "nearest_even", overflow: Overflow | None = None, u: ArrayLike | None = None) -> NDArray[Any]:
-        """`round`, returned as an array of this format's `dtype`."""
-        return self.round(x, mode=mode, overflow=overflow, u=u).astype(self.dtype)
+    def cast(self, x: ArrayLike, *, overflow: Overflow | None = None) -> NDArray[Any]:
+        """`round` to nearest, returned as an array of this format's `dtype`."""
+        return self.round(x, overflow=overflow).astype(self.dtype)
 
     def _round_finite(self, x: Float64, mode: Mode, u: ArrayLike | None) -> Float64:
         if self.name == "float64":
