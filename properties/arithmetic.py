@@ -23,6 +23,7 @@ class Arithmetic:
     row_sum_rounded the softmax's denominator sums the *rounded* probabilities
     truncating      accumulation may truncate instead of rounding to nearest, as tensor cores do
     scaled_q        q is multiplied by scale and rounded to its own format before the product
+    merges_lse      partial results over disjoint keys are merged through their log-sum-exp (split-K, ring)
     recomputes      a backward pass recomputes out and lse itself instead of reading those handed in
     flush_to_zero   subnormal results may become zero
     exp_ulps, log_ulps, tanh_ulps   largest error of the function, in units of `elementwise` roundoff of its value
@@ -47,6 +48,7 @@ class Arithmetic:
     row_sum_rounded: bool = False
     truncating: bool = False
     scaled_q: bool = False
+    merges_lse: bool = False
     recomputes: bool = False
     flush_to_zero: bool = False
     exp_ulps: float = 4.0
@@ -104,6 +106,7 @@ class ResolvedArithmetic:
     row_sum_rounded: bool
     truncating: bool
     scaled_q: bool
+    merges_lse: bool
     recomputes: bool
     flush_to_zero: bool
     exp_ulps: float

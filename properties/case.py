@@ -11,6 +11,7 @@ from typing import Any
 
 from . import safetensors_file
 from .safetensors_file import Array
+from .strides import in_elements, strided_copy
 
 # What an option may be: a number, a name, a pair such as a window, or None.
 Option = None | bool | int | float | str | tuple[int | None, ...]
@@ -55,21 +56,35 @@ class Case:
 
     def save(self, path: Path, extra: Mapping[str, Array] | None = None) -> None:
         """Write the case as one safetensors file, atomically. `extra` arrays (expected values, say) travel along."""
-        metadata = {"operation": self.operation, "options": json.dumps(_to_json(self.options)), "origin": self.origin,
-                    "notes": json.dumps(_to_json(self.notes)), "arguments": json.dumps(sorted(self.arrays))}
-        safetensors_file.write(path, {**self.arrays, **(extra or {})}, metadata)
+        safetensors_file.write(path, *self.to_tensors(extra))
+
+    def to_tensors(self, extra: Mapping[str, Array] | None = None) -> tuple[dict[str, Array], dict[str, str]]:
+        """The case as the tensors and metadata of a safetensors file."""
+        metadata = {
+            "operation": self.operation,
+            "options": json.dumps(_to_json(self.options)),
+            "origin": self.origin,
+            "notes": json.dumps(_to_json(self.notes)),
+            "arguments": json.dumps(sorted(self.arrays)),
+            "strides": json.dumps({name: in_elements(array) for name, array in self.arrays.items()}),
+        }
+        return {**self.arrays, **(extra or {})}, metadata
 
     @classmethod
     def load(cls, path: Path) -> tuple[Case, dict[str, Array]]:
         """Read a case written by `save`: the case and the extra arrays. Raises ValueError for any other file."""
-        arrays, metadata = safetensors_file.read(path)
         try:
-            names = json.loads(metadata["arguments"])
-            case = cls(metadata["operation"], {name: arrays.pop(name) for name in names}, _from_json(json.loads(metadata["options"])),
-                       metadata["origin"], _from_json(json.loads(metadata["notes"])))
+            return cls.from_tensors(*safetensors_file.read(path))
         except KeyError as error:
             raise ValueError(f"path: {path} holds no saved case ({error} is missing); want a case.safetensors of a failure") from None
-        return case, arrays
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Array], metadata: Mapping[str, str]) -> tuple[Case, dict[str, Array]]:
+        """The inverse of `to_tensors`; arrays get the strides back that they had. Raises KeyError for other tensors."""
+        strides = json.loads(metadata["strides"])
+        arrays = {name: strided_copy(tensors.pop(name), strides[name]) for name in json.loads(metadata["arguments"])}
+        options, notes = (_from_json(json.loads(metadata[key])) for key in ("options", "notes"))
+        return cls(metadata["operation"], arrays, options, metadata["origin"], notes), tensors
 
 
 def _to_json(options: Mapping[str, Any]) -> dict[str, Any]:

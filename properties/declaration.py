@@ -1,0 +1,254 @@
+"""Declaration: what a subject says of itself, by decorator or by its signature. How it is then called stands in `calling`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeVar
+
+from . import conventions as convention_table
+from .arithmetic import Arithmetic
+from .coverage import Coverage
+from .signatures import SIGNATURES, Signature
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+ATTRIBUTE = "__oracles_declarations__"
+PROMISES = ("deterministic", "batch_invariant", "validates_input")
+REFUSABLE = ("grouped", "value_dim", "cross_lengths", "empty", "negative_scale")
+LAYOUTS = ("bhld", "blhd")
+FRAMEWORKS = ("numpy", "torch", "jax", "cupy")
+BOOLEAN_CAUSAL = "is_causal"
+
+
+class UsageError(ValueError):
+    """The subject or the command was given wrongly; nothing was judged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """What a subject says of itself: see `subject` for the meaning of each field."""
+
+    operation: str
+    name: str
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    conventions: Mapping[str, str] = field(default_factory=dict)
+    coverage: Coverage = field(default_factory=Coverage)
+    layout: str = "bhld"
+    framework: str = "numpy"
+    rename: Mapping[str, str] = field(default_factory=dict)
+    by_position: bool = False
+    causal_is_boolean: bool = False
+    buffers: tuple[str, ...] = ()
+    promises: tuple[str, ...] = ()
+    version: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, for the worker's answer and the report."""
+        data = asdict(self)
+        data["coverage"]["arguments"] = sorted(self.coverage.arguments)
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Declaration:
+        """The inverse of `to_json`."""
+        values = dict(data)
+        coverage = _tuples(values["coverage"])
+        values["coverage"] = Coverage(**{**coverage, "arguments": frozenset(coverage["arguments"])})
+        values["arithmetic"] = Arithmetic(**values["arithmetic"])
+        return cls(**_tuples(values))
+
+
+def subject(
+    operation: str,
+    *,
+    layout: str = "bhld",
+    dtypes: Iterable[str] | None = None,
+    causal: Iterable[str | None] | None = None,
+    head_dims: Iterable[int] | None = None,
+    length_multiple: int = 1,
+    refuses: Iterable[str] = (),
+    arithmetic: Arithmetic | str = "default",
+    conventions: Mapping[str, str] | None = None,
+    framework: str = "numpy",
+    rename: Mapping[str, str] | None = None,
+    buffers: Iterable[str] = (),
+    promises: Iterable[str] = (),
+    name: str | None = None,
+    version: str = "",
+) -> Callable[[Function], Function]:
+    """Declare a function as an implementation of an operation; the function itself is returned unchanged.
+
+    >>> @subject("attention", layout="blhd", dtypes=["bfloat16"], causal=["bottom_right"], head_dims=[64, 128],
+    ...          arithmetic=Arithmetic(probabilities="bfloat16", truncating=True))
+    ... def my_attention(q, k, v, *, causal, scale=None): ...
+
+    layout      order of axes of q, k, v, out: "bhld" (B, H, L, D) or "blhd" (B, L, H, D)
+    dtypes      input formats it takes; undeclared: float32 and float64
+    causal      alignments it takes, of None, "bottom_right", "top_left"; undeclared: None and "bottom_right".
+                A boolean argument (`is_causal`, or `causal` with a boolean default) must declare one: it gets True for it
+    head_dims   sizes D and Dv it takes; undeclared: any.   length_multiple: lengths are multiples of this
+    refuses     of "grouped" (Hq != Hkv), "value_dim" (Dv != D), "cross_lengths" (Lq != Lk), "empty" (a length 0),
+                "negative_scale": what it does not take
+    arithmetic  an `Arithmetic`, or the name of a preset: the roundings it may make
+    conventions see `oracles.properties.conventions.CONVENTIONS`
+    framework   arrays it takes: "numpy", "torch", "jax" or "cupy"
+    rename      {argument of the contract: argument of the function}
+    buffers     result names it takes as output buffers, which come filled with NaN, instead of returning them
+    promises    of "deterministic", "batch_invariant", "validates_input": laws that bind only those who promise
+
+    Raises ValueError for an unknown operation, name or value.
+    """
+    named = Arithmetic.preset(arithmetic) if isinstance(arithmetic, str) else arithmetic
+
+    def declare(function: Function) -> Function:
+        declaration = of_function(
+            function, operation, rename=rename or {}, buffers=tuple(buffers), causal=None if causal is None else tuple(causal), name=name
+        )
+        limits: dict[str, Any] = {feature: False for feature in _among(refuses, REFUSABLE, "refuses")}
+        if dtypes is not None:
+            limits["dtypes"] = tuple(dtypes)
+        if head_dims is not None:
+            limits["head_dims"] = tuple(head_dims)
+        finished = replace(
+            declaration,
+            layout=_one_of(layout, LAYOUTS, "layout"),
+            framework=_one_of(framework, FRAMEWORKS, "framework"),
+            coverage=replace(declaration.coverage, length_multiple=length_multiple, **limits),
+            arithmetic=named,
+            conventions=convention_table.declared(conventions or {}),
+            promises=_among(promises, PROMISES, "promises"),
+            version=version,
+        )
+        setattr(function, ATTRIBUTE, (*getattr(function, ATTRIBUTE, ()), finished))
+        return function
+
+    return declare
+
+
+def declaration_of(function: Callable[..., Any], operation: str | None) -> Declaration:
+    """The declaration a function carries for an operation, or else what its signature says.
+
+    Raises UsageError where it declares only other operations, or the operation can not be told.
+    """
+    carried: tuple[Declaration, ...] = getattr(function, ATTRIBUTE, ())
+    fitting = [d for d in carried if operation in (None, d.operation)]
+    if fitting:
+        return fitting[-1]
+    if operation is None:
+        raise UsageError(f"OPERATION: not given, and {_title(function)} declares none; want one of {', '.join(SIGNATURES)}")
+    if carried:
+        raise UsageError(f"{_title(function)}: declared for {', '.join(d.operation for d in carried)}; want {operation}")
+    return of_function(function, operation)
+
+
+def of_function(
+    function: Callable[..., Any], operation: str, *, rename: Mapping[str, str] | None = None, buffers: tuple[str, ...] = (),
+    causal: tuple[str | None, ...] | None = None, name: str | None = None,
+) -> Declaration:  # fmt: skip
+    """What the signature of a function says of it as an implementation of an operation."""
+    contract = signature_of(operation)
+    title = name or _title(function)
+    parameters = _parameters(function, title)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    named = {p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    mapping = dict(rename or {})
+    for argument in mapping:
+        if argument not in contract.arguments:
+            raise UsageError(f"rename: {argument!r} is no argument of {operation}; want one of {', '.join(contract.arguments)}")
+    if "causal" in contract.arguments and "causal" not in named and BOOLEAN_CAUSAL in named:
+        mapping.setdefault("causal", BOOLEAN_CAUSAL)
+    takes = [a for a in contract.arguments if mapping.get(a, a) in named or takes_any]
+    by_position = not set(contract.required) <= set(takes)
+    if by_position:
+        _check_positions(parameters, contract, title, operation)
+    _check_unknown(parameters, contract, mapping, buffers, by_position, title, operation)
+    boolean = "causal" in takes and _is_boolean(parameters, mapping.get("causal", "causal"))
+    alignments = _alignments(causal, boolean, "causal" in takes, title)
+    coverage = Coverage(arguments=frozenset(a for a in takes if a in contract.optional), causal=alignments)
+    return Declaration(
+        operation=operation, name=title, coverage=coverage, rename=mapping, by_position=by_position, causal_is_boolean=boolean,
+        buffers=_among(buffers, contract.results, "buffers"), conventions=convention_table.declared({}),
+    )  # fmt: skip
+
+
+def signature_of(operation: str) -> Signature:
+    """The contract of an operation. Raises UsageError where there is none of that name."""
+    if operation not in SIGNATURES:
+        raise UsageError(f"OPERATION: got {operation!r}; want one of {', '.join(SIGNATURES)}")
+    return SIGNATURES[operation]
+
+
+def _alignments(causal: tuple[str | None, ...] | None, boolean: bool, taken: bool, title: str) -> tuple[str | None, ...]:
+    if not taken:
+        return (None,)
+    if causal is None:
+        if boolean:
+            raise UsageError(
+                f"causal: {title} takes a boolean and does not say which alignment True means; "
+                'declare it: @subject(..., causal=["bottom_right"]) (FlashAttention) or ["top_left"] (PyTorch), or --causal NAME'
+            )
+        return (None, "bottom_right")
+    if boolean and len([a for a in causal if a is not None]) > 1:
+        raise UsageError(f"causal: got {list(causal)} for a boolean argument of {title}; want one alignment, or a function for each")
+    for alignment in causal:
+        _one_of(alignment, (None, "bottom_right", "top_left"), "causal")
+    return (None, *(a for a in causal if a is not None)) if boolean else causal
+
+
+def _parameters(function: Callable[..., Any], title: str) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        raise UsageError(f"{title}: its signature cannot be read; wrap it in a function with named arguments") from None
+
+
+def _check_positions(parameters: Mapping[str, inspect.Parameter], contract: Signature, title: str, operation: str) -> None:
+    positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < len(contract.required) and not any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
+        wanted = ", ".join(contract.required)
+        raise UsageError(f"{title}: takes {', '.join(parameters) or 'nothing'}; want {operation}'s arguments {wanted}")
+
+
+def _check_unknown(
+    parameters: Mapping[str, inspect.Parameter], contract: Signature, mapping: Mapping[str, str], buffers: tuple[str, ...],
+    by_position: bool, title: str, operation: str,
+) -> None:  # fmt: skip
+    """A parameter without default that no argument of the contract fills would make every call fail."""
+    filled = {mapping.get(a, a) for a in contract.arguments} | set(buffers)
+    needed = [p.name for p in parameters.values() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if by_position:
+        needed = needed[len(contract.required) :]
+    unknown = [n for n in needed if n not in filled]
+    if unknown:
+        raise UsageError(
+            f"{title}: needs {', '.join(unknown)}, which {operation} does not have; want a default for it, "
+            f"or rename={{ARGUMENT: {unknown[0]!r}}} with one of {', '.join(contract.arguments)}"
+        )
+
+
+def _is_boolean(parameters: Mapping[str, inspect.Parameter], name: str) -> bool:
+    parameter = parameters.get(name)
+    if parameter is None:
+        return False
+    return name == BOOLEAN_CAUSAL or isinstance(parameter.default, bool) or parameter.annotation in (bool, "bool")
+
+
+def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def _one_of(value: Any, allowed: tuple[Any, ...], argument: str) -> Any:
+    if value not in allowed:
+        raise UsageError(f"{argument}: got {value!r}; want one of {', '.join(map(str, allowed))}")
+    return value
+
+
+def _among(values: Iterable[str], allowed: tuple[str, ...], argument: str) -> tuple[str, ...]:
+    return tuple(_one_of(value, allowed, argument) for value in values)
+
+
+def _title(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", None) or type(function).__name__)
+
+

@@ -1,0 +1,44 @@
+"""Signatures: the arguments and results of each operation, as data that worker and declaration can read without the oracles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Argument and result names of one operation.
+
+    required    arrays, in the order of the contract, always given
+    optional    other arguments, arrays or not; absent means the default
+    results     names of the results, in the order in which they are returned
+    laid_out    arrays (arguments and results) whose axes are (B, H, L, D), reordered for a subject of another layout
+    """
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    results: tuple[str, ...]
+    laid_out: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return self.required + self.optional
+
+
+_ATTENTION_OPTIONS = (
+    "causal", "window", "scale", "softcap", "bias", "mask", "kv_lengths", "sinks", "alibi_slopes", "dropout_mask", "dropout_p",
+)  # fmt: skip
+_PACKED_OPTIONS = ("causal", "window", "scale", "softcap")
+
+SIGNATURES: dict[str, Signature] = {
+    "softmax": Signature(("x",), ("axis",), ("p",)),
+    "log_sum_exp": Signature(("x",), ("axis",), ("lse",)),
+    "merge_attention": Signature(("out_a", "lse_a", "out_b", "lse_b"), (), ("out", "lse")),
+    "attention": Signature(("q", "k", "v"), _ATTENTION_OPTIONS, ("out", "lse"), laid_out=("q", "k", "v", "out")),
+    "attention_backward": Signature(
+        ("q", "k", "v", "out", "lse", "dout"), _ATTENTION_OPTIONS, ("dq", "dk", "dv", "dbias", "dsinks"),
+        laid_out=("q", "k", "v", "out", "dout", "dq", "dk", "dv"),
+    ),
+    "attention_packed": Signature(("q", "k", "v", "cu_q", "cu_k"), _PACKED_OPTIONS, ("out", "lse")),
+    "attention_packed_backward": Signature(("q", "k", "v", "out", "lse", "dout", "cu_q", "cu_k"), _PACKED_OPTIONS, ("dq", "dk", "dv")),
+}  # fmt: skip
