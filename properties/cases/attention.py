@@ -1,0 +1,268 @@
+"""Attention cases: recipes over shapes, options, formats and regimes, for attention and its backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from oracles.reference import FloatFormat, attention, visible_keys
+
+from .. import regimes, shrinking
+from ..case import Case, Option
+from ..case_source import balanced_table
+from ..coverage import Coverage
+from . import attention_arrays as arrays_of
+from .layouts import LAYOUTS, laid_out
+from .poison import poison
+
+CAUSAL = ("none", "bottom_right", "top_left")
+DTYPES = ("float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3", "float8_e4m3fnuz", "float8_e5m2fnuz",
+          "float8_e4m3b11fnuz", "float8_e3m4", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn")
+
+# field of the recipe: (the argument of the contract it needs, its levels, the simplest first)
+OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "window": ("window", ("none", "left", "both", "zero", "right")),
+    "scale": ("scale", ("default", "power_of_two", "odd", "negative")),
+    "softcap": ("softcap", ("none", "tight", "loose")),
+    "bias": ("bias", ("none", "per_key", "per_head", "full", "minus_infinity")),
+    "mask": ("mask", ("none", "leading_padding", "random", "block", "hidden_rows")),
+    "kv_lengths": ("kv_lengths", ("none", "ragged", "some_zero", "full")),
+    "sinks": ("sinks", ("none", "normal", "dominant")),
+    "alibi": ("alibi_slopes", ("none", "geometric")),
+    "dropout": ("dropout_mask", ("none", "half", "tenth")),
+}
+
+# (Lq, Lk) of the balanced table: decoding, equal, more keys, more queries; one and one past the tile borders.
+LENGTHS = (
+    (1, 1), (1, 2), (1, 17), (1, 33), (1, 64), (1, 129), (1, 513), (2, 2), (2, 5), (2, 65), (3, 3), (3, 16), (3, 257), (4, 4),
+    (4, 31), (5, 1), (5, 5), (5, 40), (6, 3), (7, 7), (7, 17), (8, 8), (8, 128), (9, 24), (11, 11), (12, 5), (13, 48), (15, 15),
+    (16, 16), (16, 33), (16, 129), (17, 17), (17, 7), (19, 23), (20, 64), (23, 23), (24, 96), (27, 9), (29, 29), (32, 32), (32, 65),
+    (33, 33), (33, 12), (37, 41), (40, 40), (48, 17), (64, 64), (65, 65), (65, 129), (70, 33), (97, 31), (128, 16), (129, 20),
+    (31, 60), (21, 35), (10, 127),
+)  # fmt: skip
+HEAD_DIMS = (64, 128, 1, 8, 16, 32, 40, 80, 2, 3, 5, 7, 13, 64)
+ROWS = 2 * len(LENGTHS)
+WORK = 2**20                              # B Hq Lq Lk of one case at most
+
+
+@dataclass(frozen=True)
+class AttentionRecipe:
+    """One case of attention in a few words. Letters as in the contract, Hq = G Hkv; the default is the simplest case."""
+
+    B: int = shrinking.size_field()
+    Hkv: int = shrinking.size_field()
+    G: int = shrinking.size_field()
+    Lq: int = shrinking.size_field()
+    Lk: int = shrinking.size_field()
+    D: int = shrinking.size_field()
+    Dv: int = shrinking.size_field()
+    causal: str = shrinking.choice_field(CAUSAL)
+    window: str = shrinking.choice_field(OPTIONS["window"][1])
+    scale: str = shrinking.choice_field(OPTIONS["scale"][1])
+    softcap: str = shrinking.choice_field(OPTIONS["softcap"][1])
+    bias: str = shrinking.choice_field(OPTIONS["bias"][1])
+    mask: str = shrinking.choice_field(OPTIONS["mask"][1])
+    kv_lengths: str = shrinking.choice_field(OPTIONS["kv_lengths"][1])
+    sinks: str = shrinking.choice_field(OPTIONS["sinks"][1])
+    alibi: str = shrinking.choice_field(OPTIONS["alibi"][1])
+    dropout: str = shrinking.choice_field(OPTIONS["dropout"][1])
+    dtype: str = shrinking.choice_field(DTYPES)
+    regime: str = shrinking.choice_field(regimes.REGIMES)
+    strides: str = shrinking.choice_field(LAYOUTS)
+    poison: bool = False
+    seed: int = field(default=0)
+
+    @property
+    def Hq(self) -> int:
+        return self.Hkv * self.G
+
+    @property
+    def scores(self) -> tuple[int, int, int, int]:
+        """The shape of the scores, (B, Hq, Lq, Lk)."""
+        return self.B, self.Hq, self.Lq, self.Lk
+
+
+# Written by hand: what a table of small balanced shapes meets too rarely.
+CORNERS = (
+    AttentionRecipe(Lk=513, D=64, Dv=64, seed=1),
+    AttentionRecipe(B=2, Hkv=2, G=4, Lk=257, D=128, Dv=128, causal="bottom_right", kv_lengths="ragged", poison=True, seed=2),
+    AttentionRecipe(Hkv=2, Lq=257, Lk=257, D=64, Dv=64, causal="bottom_right", seed=3),
+    AttentionRecipe(Lq=129, Lk=129, D=40, Dv=40, causal="top_left", seed=4),
+    AttentionRecipe(Lq=65, Lk=513, D=32, Dv=32, regime="ascending", causal="bottom_right", seed=5),
+    AttentionRecipe(B=2, Hkv=3, G=2, Lq=7, Lk=5, D=8, Dv=16, regime="one_hot", seed=6),
+    AttentionRecipe(B=2, Hkv=2, G=2, Lq=20, Lk=9, D=16, Dv=16, causal="bottom_right", poison=True, seed=7),
+    AttentionRecipe(B=2, Hkv=2, G=2, Lq=9, Lk=20, D=16, Dv=16, causal="top_left", poison=True, seed=8),
+    AttentionRecipe(B=3, Hkv=1, G=2, Lq=6, Lk=11, D=8, Dv=8, kv_lengths="some_zero", sinks="normal", poison=True, seed=10),
+    AttentionRecipe(B=2, Hkv=2, G=1, Lq=150, Lk=150, D=16, Dv=16, causal="bottom_right", window="left", poison=True, seed=11),
+    AttentionRecipe(B=1, Hkv=1, G=2, Lq=3, Lk=40, D=32, Dv=32, kv_lengths="ragged", causal="bottom_right", poison=True, seed=12),
+    AttentionRecipe(B=2, Hkv=1, G=3, Lq=4, Lk=0, D=8, Dv=5, sinks="normal", seed=13),
+    AttentionRecipe(B=2, Hkv=2, G=1, Lq=0, Lk=6, D=8, Dv=8, causal="bottom_right", seed=14),
+    AttentionRecipe(B=0, Hkv=2, G=2, Lq=3, Lk=5, D=8, Dv=8, seed=15),
+)  # fmt: skip
+
+
+def covered(recipe: AttentionRecipe, coverage: Coverage) -> AttentionRecipe:
+    """The recipe mapped into the coverage; what lies inside is left alone, and mapping twice changes nothing more.
+
+    An option the subject does not take becomes its simplest level, a format or alignment the first covered one, a head size
+    the nearest covered one, a length the next multiple. Where they have to be equal, Lq becomes Lk and Dv becomes D.
+    """
+    changes: dict[str, Any] = {name: levels[0] for name, (argument, levels) in OPTIONS.items() if argument not in coverage.arguments}
+    if recipe.scale == "negative" and not coverage.negative_scale:
+        changes.setdefault("scale", "odd")
+    if recipe.dtype not in coverage.dtypes:
+        changes["dtype"] = coverage.dtypes[0]
+    alignments = [str(rule or "none") for rule in coverage.causal]
+    if recipe.causal not in alignments:
+        changes["causal"] = alignments[0]
+    if not coverage.grouped:
+        changes["G"] = 1
+    least = 0 if coverage.empty else 1
+    if not coverage.empty and recipe.kv_lengths == "some_zero":
+        changes.setdefault("kv_lengths", "ragged")
+    multiple = coverage.length_multiple
+    B, Lq, Lk = (max(n, least) for n in (recipe.B, recipe.Lq, recipe.Lk))
+    Lq, Lk = (-(-n // multiple) * multiple for n in (Lq, Lk))
+    D, Dv = (_nearest(n, coverage.head_dims) for n in (recipe.D, recipe.Dv))
+    changes |= {"B": B, "Lq": Lq if coverage.cross_lengths else Lk, "Lk": Lk, "D": D, "Dv": Dv if coverage.value_dim else D}
+    return _bounded(replace(recipe, **changes))
+
+
+def _nearest(n: int, allowed: tuple[int, ...] | None) -> int:
+    return n if allowed is None else min(allowed, key=lambda m: (abs(m - n), m))
+
+
+def _bounded(recipe: AttentionRecipe) -> AttentionRecipe:
+    """Fewer heads and sequences, where the work would be too much for one case among hundreds."""
+    for name in ("B", "Hkv", "G"):
+        if np.prod(recipe.scores) > WORK:
+            recipe = replace(recipe, **{name: 1})  # type: ignore[arg-type]
+    return recipe
+
+
+@lru_cache(maxsize=8)
+def table(coverage: Coverage) -> tuple[AttentionRecipe, ...]:
+    """The balanced part of the designed cases: each level equally often, all pairs of levels of the options met."""
+    options: dict[str, tuple[Any, ...]] = {name: levels for name, (argument, levels) in OPTIONS.items() if argument in coverage.arguments}
+    if not coverage.negative_scale and "scale" in options:
+        options["scale"] = options["scale"][:-1]
+    if not coverage.empty and "kv_lengths" in options:
+        options["kv_lengths"] = ("none", "ragged", "full")
+    options |= {"causal": tuple(str(rule or "none") for rule in coverage.causal), "dtype": coverage.dtypes, "strides": LAYOUTS,
+                "regime": regimes.REGIMES, "poison": (True, True, True, False), "parity": (0, 1)}
+    head_dims = HEAD_DIMS if coverage.head_dims is None else coverage.head_dims
+    shapes = {"B": (1, 2, 3), "Hkv": (1, 2, 3), "G": (1, 2, 4), "lengths": LENGTHS, "D": head_dims, "Dv": head_dims, "equal": (True, False)}
+    rows = balanced_table({**options, **shapes}, ROWS, crossed=tuple(options))
+    recipes = []
+    for index, row in enumerate(rows):
+        (Lq, Lk), equal, parity = row.pop("lengths"), row.pop("equal"), row.pop("parity")
+        row["Dv"] = row["D"] if equal else row["Dv"]
+        recipes.append(covered(AttentionRecipe(Lq=Lq, Lk=Lk, seed=100 + 2 * index + parity, **row), coverage))
+    return tuple(recipes)
+
+
+def recipes(coverage: Coverage) -> st.SearchStrategy[AttentionRecipe]:
+    """Random recipes inside a coverage. A fixed number of draws, the mapping afterwards: draws that depend on others do not shrink."""
+    levels = {name: st.sampled_from(levels) for name, (_, levels) in OPTIONS.items()}
+    head_dims = coverage.head_dims or (*HEAD_DIMS, 4, 11, 24, 96)
+    lengths = (*range(1, 25), 31, 32, 33, 40, 48, 63, 64, 65, 80, 100, 127, 128, 129, 200, 257, 0)
+    return st.builds(
+        AttentionRecipe,
+        B=st.sampled_from((1, 2, 3) * 10 + (4, 0)), Hkv=st.sampled_from((1, 2, 3, 1, 2, 4)), G=st.sampled_from((1, 2, 3, 4, 1, 2, 8)),
+        Lq=st.sampled_from(lengths), Lk=st.sampled_from((*lengths[:-1], 255, 256, 300, 511, 513, 0)),
+        D=st.sampled_from(head_dims), Dv=st.sampled_from(head_dims),
+        causal=st.sampled_from(CAUSAL), dtype=st.sampled_from(coverage.dtypes), regime=st.sampled_from(regimes.REGIMES),
+        strides=st.sampled_from(LAYOUTS), poison=st.sampled_from((False, True, True, True)), seed=st.integers(0, 2**32 - 1), **levels,
+    ).map(lambda recipe: covered(recipe, coverage))  # fmt: skip
+
+
+def build(recipe: AttentionRecipe, *, backward: bool = False) -> Case:
+    """The case of a recipe. Poisoned recipes of even seed hold NaN beyond kv_lengths, those of odd seed finite numbers."""
+    fmt = FloatFormat(recipe.dtype)
+    B, Hq, Lq, Lk = recipe.scores
+    options, extra = _options(recipe), _arrays(recipe, fmt)
+    scale = arrays_of.scale_of(recipe.scale, recipe.D) or recipe.D**-0.5
+    q, k, v = regimes.draw_attention(recipe.regime, (B, Hq, Lq, recipe.D), (B, recipe.Hkv, Lk, recipe.D), (B, recipe.Hkv, Lk, recipe.Dv),
+                                     recipe.dtype, arrays_of.generator(recipe.seed, "values"), scale=scale)
+    dout = fmt.cast(arrays_of.generator(recipe.seed, "dout").standard_normal((B, Hq, Lq, recipe.Dv)))
+    held = None
+    if recipe.poison:
+        visible = visible_keys(B, Hq, Lq, Lk, causal=options["causal"], window=options.get("window"),  # type: ignore[arg-type]
+                               mask=extra.get("mask"), kv_lengths=extra.get("kv_lengths"), bias=extra.get("bias"))
+        beyond = np.arange(Lk) >= extra["kv_lengths"][:, None] if "kv_lengths" in extra else np.zeros((B, Lk), dtype=bool)
+        k, v, held = poison(q, k, v, dout, visible=visible, beyond=beyond, scale=scale, nonfinite=recipe.seed % 2 == 0,
+                            generator=arrays_of.generator(recipe.seed, "poison"))
+    q, k, v, dout = (laid_out(x, recipe.strides) for x in (q, k, v, dout))
+    case = Case("attention", {"q": q, "k": k, "v": v, **extra}, options, origin=str(recipe), notes={"poison": held})
+    return completed(replace(case.with_arrays(dout=dout), operation="attention_backward")) if backward else case
+
+
+def completed(case: Case) -> Case:
+    """The case of a backward pass with out and lse of the oracle, rounded to the format of q and to float32 (float64)."""
+    q = case.arrays["q"]
+    fmt = FloatFormat(q.dtype.name)
+    arguments = {name: value for name, value in case.arguments().items() if name not in ("out", "lse", "dout")}
+    out, lse = attention(**arguments)
+    return case.with_arrays(out=fmt.cast(out), lse=FloatFormat("float64" if fmt.name == "float64" else "float32").cast(lse))
+
+
+def _options(recipe: AttentionRecipe) -> dict[str, Option]:
+    """The scalar arguments; those at their default are left out, `causal` never."""
+    options: dict[str, Option] = {
+        "window": arrays_of.window_of(recipe.window, recipe.Lk, arrays_of.generator(recipe.seed, "window")),
+        "scale": arrays_of.scale_of(recipe.scale, recipe.D),
+        "softcap": arrays_of.softcap_of(recipe.softcap),
+        "dropout_p": arrays_of.dropout_p_of(recipe.dropout),
+    }
+    return {"causal": None if recipe.causal == "none" else recipe.causal, **{n: o for n, o in options.items() if o is not None}}
+
+
+def _arrays(recipe: AttentionRecipe, fmt: FloatFormat) -> dict[str, NDArray[Any]]:
+    """The arrays beside q, k and v."""
+    def g(part: str) -> np.random.Generator:
+        return arrays_of.generator(recipe.seed, part)
+
+    arrays: dict[str, NDArray[Any] | None] = {
+        "bias": arrays_of.bias_of(recipe.bias, recipe.scores, fmt, g("bias")),
+        "mask": arrays_of.mask_of(recipe.mask, recipe.scores, g("mask")),
+        "kv_lengths": arrays_of.kv_lengths_of(recipe.kv_lengths, recipe.B, recipe.Lk, g("kv_lengths")),
+        "sinks": arrays_of.sinks_of(recipe.sinks, recipe.Hq, fmt, g("sinks")),
+        "alibi_slopes": arrays_of.alibi_of(recipe.alibi, recipe.Hq, fmt),
+        "dropout_mask": arrays_of.dropout_of(recipe.dropout, recipe.scores, g("dropout")),
+    }
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+@dataclass(frozen=True)
+class AttentionCases:
+    """Cases of attention, or of its backward pass: the same recipes with out, lse and dout. See `CaseSource`."""
+
+    operation: str
+
+    def designed(self, coverage: Coverage) -> list[AttentionRecipe]:
+        corners = [covered(corner, coverage) for corner in CORNERS]
+        return list(dict.fromkeys([*corners, *table(coverage)]))
+
+    def strategy(self, coverage: Coverage) -> st.SearchStrategy[AttentionRecipe]:
+        return recipes(coverage)
+
+    def build(self, recipe: AttentionRecipe) -> Case:
+        return build(recipe, backward=self.operation == "attention_backward")
+
+    def simpler(self, recipe: AttentionRecipe) -> Iterator[AttentionRecipe]:
+        return shrinking.simpler_recipes(recipe)
+
+    def covered(self, recipe: AttentionRecipe, coverage: Coverage) -> AttentionRecipe:
+        return covered(recipe, coverage)
+
+    def complete(self, case: Case) -> Case:
+        return completed(case) if self.operation == "attention_backward" else case
+
+
+ATTENTION_CASES = AttentionCases("attention")
+ATTENTION_BACKWARD_CASES = AttentionCases("attention_backward")
