@@ -1,15 +1,27 @@
 """The oracles: pure NumPy, float64, one algorithm a file, each readable beside its paper."""
 
 from .attention import attention, attention_scores, softmax_over_visible
+from .attention_backward import attention_backward
+from .attention_packed import attention_packed, attention_packed_backward
+from .flash_attention import flash_attention
+from .flash_attention_backward import flash_attention_backward
 from .float_format import FloatFormat
+from .memory_traffic import AttentionTraffic, memory_traffic
 from .softmax import log_sum_exp, merge_attention, online_softmax, softmax
 from .visibility import query_positions, visible_keys
 
 __all__ = [
+    "AttentionTraffic",
     "FloatFormat",
     "attention",
+    "attention_backward",
+    "attention_packed",
+    "attention_packed_backward",
     "attention_scores",
+    "flash_attention",
+    "flash_attention_backward",
     "log_sum_exp",
+    "memory_traffic",
     "merge_attention",
     "online_softmax",
     "query_positions",

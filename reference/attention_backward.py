@@ -70,7 +70,7 @@ def attention_backward(q: ArrayLike, k: ArrayLike, v: ArrayLike, out: ArrayLike,
             ds = np.where(seen, ds * ((1.0 - capped) * (1.0 + capped)), 0.0)
         ds = arguments.score_scale(scale, D) * ds
         dq, dk = seen_product(ds, k, seen), seen_product(ds.swapaxes(-1, -2), q, seen_by)
-    return {"dq": dq, "dk": _sum_groups(dk, Hkv), "dv": _sum_groups(dv, Hkv), **gradients}
+        return {"dq": dq, "dk": _sum_groups(dk, Hkv), "dv": _sum_groups(dv, Hkv), **gradients}
 
 
 def _sink_probability(sink: Float64, lse: Float64) -> Float64:
