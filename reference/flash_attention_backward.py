@@ -52,7 +52,7 @@ def flash_attention_backward(q: ArrayLike, k: ArrayLike, v: ArrayLike, out: Arra
     dq, dk, dv = (np.zeros(x.shape, x.dtype) for x in (q, k, v))
     added = None if bias is None else np.asarray(bias)
     dbias = None if added is None else np.zeros((1,) * (4 - added.ndim) + added.shape, work)
-    first = None if sinks is None else arguments.float_array("sinks", sinks, (Hq,))
+    first = None if sinks is None else arguments.widen("sinks", sinks, (Hq,)).astype(work)
     dsinks = np.zeros(Hq, work)
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
         for b, hkv in np.ndindex(B, Hkv):
@@ -60,17 +60,18 @@ def flash_attention_backward(q: ArrayLike, k: ArrayLike, v: ArrayLike, out: Arra
             for h in range(hkv * (Hq // Hkv), (hkv + 1) * (Hq // Hkv)):
                 for i0 in range(0, Lq, block_q):
                     rows = (b, h, slice(i0, min(i0 + block_q, Lq)))
-                    do = dout[rows].astype(work)
-                    delta = (do * out[rows].astype(work)).sum(axis=1)           # (n,) = sum_j p dp
+                    do, o = dout[rows].astype(work), out[rows].astype(work)
+                    delta = (do * o).sum(axis=1)                                # (n,) = sum_j p dp
                     dq[rows] = pair.one_tile(h, i0, q[rows].astype(work), do, lse[rows], delta, dbias, block_k)
-                    if first is not None and first[h] > -np.inf:
-                        dsinks[h] -= np.dot(np.exp(first[h].astype(work) - lse[rows]), delta)
+                    if first is not None and first[h] != -np.inf:
+                        alone = (lse[rows] == first[h]) & (o == 0).all(axis=1)  # no key seen: dout does not matter, be it NaN
+                        dsinks[h] -= np.dot(np.exp(first[h] - lse[rows]), np.where(alone, 0, delta))
             dk[b, hkv], dv[b, hkv] = pair.dk, pair.dv
     gradients: dict[str, Array] = {"dq": dq, "dk": dk, "dv": dv}
     if added is not None and dbias is not None:
         gradients["dbias"] = dbias.reshape(added.shape).astype(added.dtype)
     if first is not None:
-        gradients["dsinks"] = dsinks.astype(first.dtype)
+        gradients["dsinks"] = dsinks.astype(np.asarray(sinks).dtype)
     return gradients
 
 
