@@ -1,1 +1,13 @@
 """The error model: componentwise bounds on what legal rounding may do, derived from a declared arithmetic."""
+
+from .attention import attention_bound, attention_packed_bound
+from .merge import merge_bound
+from .softmax import log_sum_exp_bound, softmax_bound
+
+__all__ = [
+    "attention_bound",
+    "attention_packed_bound",
+    "log_sum_exp_bound",
+    "merge_bound",
+    "softmax_bound",
+]
