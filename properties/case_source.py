@@ -6,15 +6,17 @@ on demand, always the same bytes. How a recipe shrinks is `shrinking`'s business
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from hypothesis.strategies import SearchStrategy
 
 from .case import Case
 from .coverage import Coverage
+from .shrinking import simpler_recipes
 
 R = TypeVar("R")
 
@@ -45,12 +47,30 @@ class CaseSource(Protocol[R]):
         """The case with those arrays computed anew that follow from the others (out and lse of a backward pass)."""
 
 
+def unchanged(case: Case) -> Case:
+    """The case itself: no array of it follows from the others."""
+    return case
+
+
+@dataclass(frozen=True)
+class RecipeSource(Generic[R]):
+    """A `CaseSource` put together from functions; see there for what each of them has to do."""
+
+    operation: str
+    build: Callable[[R], Case]
+    designed: Callable[[Coverage], list[R]]
+    strategy: Callable[[Coverage], SearchStrategy[R]]
+    covered: Callable[[R, Coverage], R]
+    simpler: Callable[[R], Iterator[R]] = simpler_recipes
+    complete: Callable[[Case], Case] = unchanged
+
+
 def balanced_table(factors: Mapping[str, Sequence[Any]], rows: int, *, crossed: Sequence[str], seed: int = 0) -> list[dict[str, Any]]:
     """`rows` combinations in which each level of a factor stands equally often, give or take one, and pairs are met.
 
     Every column holds its levels in turn, shuffled. Then, as long as two levels of two `crossed` factors meet in no row,
-    two entries of one column are exchanged where that loses no more pairs than it wins: balance is never lost. Pairs of
-    a factor with more levels than there are rows for may stay unmet; the tests say which never do.
+    two entries of one column are exchanged where that loses no more pairs than it wins: balance is never lost. Factors that
+    have more pairs of levels than there are rows are not crossed.
 
     >>> table = balanced_table({"a": (0, 1), "b": "xyz"}, 6, crossed=("a", "b"))
     >>> sorted((row["a"], row["b"]) for row in table)
@@ -63,7 +83,9 @@ def balanced_table(factors: Mapping[str, Sequence[Any]], rows: int, *, crossed: 
 
 
 def _meet_all_pairs(columns: dict[str, list[int]], levels: dict[str, int], generator: np.random.Generator) -> None:
-    met = {(f, g): np.zeros((levels[f], levels[g]), dtype=int) for f, g in combinations(levels, 2)}
+    rows = len(next(iter(columns.values())))
+    pairs = [(f, g) for f, g in combinations(levels, 2) if levels[f] * levels[g] <= rows]
+    met = {(f, g): np.zeros((levels[f], levels[g]), dtype=int) for f, g in pairs}
     for (f, g), count in met.items():
         np.add.at(count, (columns[f], columns[g]), 1)
     met |= {(g, f): count.T for (f, g), count in met.items()}          # views: one count under both names
@@ -72,7 +94,7 @@ def _meet_all_pairs(columns: dict[str, list[int]], levels: dict[str, int], gener
         """Put a level into a row; returns how many pairs that meets anew, less those it loses."""
         old, won = columns[name][row], 0
         for other in levels:
-            if other != name:
+            if (name, other) in met:
                 count, opposite = met[name, other], columns[other][row]
                 count[old, opposite] -= 1
                 won += int(count[level, opposite] == 0) - int(count[old, opposite] == 0)
@@ -80,9 +102,8 @@ def _meet_all_pairs(columns: dict[str, list[int]], levels: dict[str, int], gener
         columns[name][row] = level
         return won
 
-    rows = len(next(iter(columns.values())))
     for _ in range(4000):
-        unmet = [(f, g, a, b) for f, g in combinations(levels, 2) for a, b in np.argwhere(met[f, g] == 0)]
+        unmet = [(f, g, a, b) for f, g in pairs for a, b in np.argwhere(met[f, g] == 0)]
         if not unmet:
             return
         f, g, a, b = unmet[generator.integers(len(unmet))]

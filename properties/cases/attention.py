@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -14,9 +13,10 @@ from oracles.reference import FloatFormat, attention, visible_keys
 
 from .. import regimes, shrinking
 from ..case import Case, Option
-from ..case_source import balanced_table
+from ..case_source import RecipeSource, balanced_table
 from ..coverage import Coverage
 from . import attention_arrays as arrays_of
+from .covering import covered_attention, covered_levels
 from .layouts import LAYOUTS, laid_out
 from .poison import poison
 
@@ -25,7 +25,7 @@ DTYPES = ("float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_
           "float8_e4m3b11fnuz", "float8_e3m4", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn")
 
 # field of the recipe: (the argument of the contract it needs, its levels, the simplest first)
-OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+OPTIONS = {
     "window": ("window", ("none", "left", "both", "zero", "right")),
     "scale": ("scale", ("default", "power_of_two", "odd", "negative")),
     "softcap": ("softcap", ("none", "tight", "loose")),
@@ -47,7 +47,7 @@ LENGTHS = (
 )  # fmt: skip
 HEAD_DIMS = (64, 128, 1, 8, 16, 32, 40, 80, 2, 3, 5, 7, 13, 64)
 ROWS = 2 * len(LENGTHS)
-WORK = 2**20                              # B Hq Lq Lk of one case at most
+WORK = 2**18                              # B Hq Lq Lk of one case at most
 
 
 @dataclass(frozen=True)
@@ -107,34 +107,8 @@ CORNERS = (
 
 
 def covered(recipe: AttentionRecipe, coverage: Coverage) -> AttentionRecipe:
-    """The recipe mapped into the coverage; what lies inside is left alone, and mapping twice changes nothing more.
-
-    An option the subject does not take becomes its simplest level, a format or alignment the first covered one, a head size
-    the nearest covered one, a length the next multiple. Where they have to be equal, Lq becomes Lk and Dv becomes D.
-    """
-    changes: dict[str, Any] = {name: levels[0] for name, (argument, levels) in OPTIONS.items() if argument not in coverage.arguments}
-    if recipe.scale == "negative" and not coverage.negative_scale:
-        changes.setdefault("scale", "odd")
-    if recipe.dtype not in coverage.dtypes:
-        changes["dtype"] = coverage.dtypes[0]
-    alignments = [str(rule or "none") for rule in coverage.causal]
-    if recipe.causal not in alignments:
-        changes["causal"] = alignments[0]
-    if not coverage.grouped:
-        changes["G"] = 1
-    least = 0 if coverage.empty else 1
-    if not coverage.empty and recipe.kv_lengths == "some_zero":
-        changes.setdefault("kv_lengths", "ragged")
-    multiple = coverage.length_multiple
-    B, Lq, Lk = (max(n, least) for n in (recipe.B, recipe.Lq, recipe.Lk))
-    Lq, Lk = (-(-n // multiple) * multiple for n in (Lq, Lk))
-    D, Dv = (_nearest(n, coverage.head_dims) for n in (recipe.D, recipe.Dv))
-    changes |= {"B": B, "Lq": Lq if coverage.cross_lengths else Lk, "Lk": Lk, "D": D, "Dv": Dv if coverage.value_dim else D}
-    return _bounded(replace(recipe, **changes))
-
-
-def _nearest(n: int, allowed: tuple[int, ...] | None) -> int:
-    return n if allowed is None else min(allowed, key=lambda m: (abs(m - n), m))
+    """The recipe mapped into the coverage, and bounded in its work."""
+    return _bounded(covered_attention(recipe, coverage, OPTIONS))
 
 
 def _bounded(recipe: AttentionRecipe) -> AttentionRecipe:
@@ -148,16 +122,11 @@ def _bounded(recipe: AttentionRecipe) -> AttentionRecipe:
 @lru_cache(maxsize=8)
 def table(coverage: Coverage) -> tuple[AttentionRecipe, ...]:
     """The balanced part of the designed cases: each level equally often, all pairs of levels of the options met."""
-    options: dict[str, tuple[Any, ...]] = {name: levels for name, (argument, levels) in OPTIONS.items() if argument in coverage.arguments}
-    if not coverage.negative_scale and "scale" in options:
-        options["scale"] = options["scale"][:-1]
-    if not coverage.empty and "kv_lengths" in options:
-        options["kv_lengths"] = ("none", "ragged", "full")
-    options |= {"causal": tuple(str(rule or "none") for rule in coverage.causal), "dtype": coverage.dtypes, "strides": LAYOUTS,
-                "regime": regimes.REGIMES, "poison": (True, True, True, False), "parity": (0, 1)}
+    levels = covered_levels(coverage, OPTIONS)
+    levels |= {"strides": LAYOUTS, "regime": regimes.REGIMES, "poison": (True, True, True, False), "parity": (0, 1)}
     head_dims = HEAD_DIMS if coverage.head_dims is None else coverage.head_dims
     shapes = {"B": (1, 2, 3), "Hkv": (1, 2, 3), "G": (1, 2, 4), "lengths": LENGTHS, "D": head_dims, "Dv": head_dims, "equal": (True, False)}
-    rows = balanced_table({**options, **shapes}, ROWS, crossed=tuple(options))
+    rows = balanced_table({**levels, **shapes}, ROWS, crossed=tuple(levels))
     recipes = []
     for index, row in enumerate(rows):
         (Lq, Lk), equal, parity = row.pop("lengths"), row.pop("equal"), row.pop("parity")
@@ -189,7 +158,7 @@ def build(recipe: AttentionRecipe, *, backward: bool = False) -> Case:
     scale = arrays_of.scale_of(recipe.scale, recipe.D) or recipe.D**-0.5
     q, k, v = regimes.draw_attention(recipe.regime, (B, Hq, Lq, recipe.D), (B, recipe.Hkv, Lk, recipe.D), (B, recipe.Hkv, Lk, recipe.Dv),
                                      recipe.dtype, arrays_of.generator(recipe.seed, "values"), scale=scale)
-    dout = fmt.cast(arrays_of.generator(recipe.seed, "dout").standard_normal((B, Hq, Lq, recipe.Dv)))
+    dout = regimes.draw("normal", (B, Hq, Lq, recipe.Dv), recipe.dtype, arrays_of.generator(recipe.seed, "dout"))
     held = None
     if recipe.poison:
         visible = visible_keys(B, Hq, Lq, Lk, causal=options["causal"], window=options.get("window"),  # type: ignore[arg-type]
@@ -238,31 +207,15 @@ def _arrays(recipe: AttentionRecipe, fmt: FloatFormat) -> dict[str, NDArray[Any]
     return {name: array for name, array in arrays.items() if array is not None}
 
 
-@dataclass(frozen=True)
-class AttentionCases:
-    """Cases of attention, or of its backward pass: the same recipes with out, lse and dout. See `CaseSource`."""
-
-    operation: str
-
-    def designed(self, coverage: Coverage) -> list[AttentionRecipe]:
-        corners = [covered(corner, coverage) for corner in CORNERS]
-        return list(dict.fromkeys([*corners, *table(coverage)]))
-
-    def strategy(self, coverage: Coverage) -> st.SearchStrategy[AttentionRecipe]:
-        return recipes(coverage)
-
-    def build(self, recipe: AttentionRecipe) -> Case:
-        return build(recipe, backward=self.operation == "attention_backward")
-
-    def simpler(self, recipe: AttentionRecipe) -> Iterator[AttentionRecipe]:
-        return shrinking.simpler_recipes(recipe)
-
-    def covered(self, recipe: AttentionRecipe, coverage: Coverage) -> AttentionRecipe:
-        return covered(recipe, coverage)
-
-    def complete(self, case: Case) -> Case:
-        return completed(case) if self.operation == "attention_backward" else case
+def build_backward(recipe: AttentionRecipe) -> Case:
+    """The case of the backward pass: `build` with out, lse and dout."""
+    return build(recipe, backward=True)
 
 
-ATTENTION_CASES = AttentionCases("attention")
-ATTENTION_BACKWARD_CASES = AttentionCases("attention_backward")
+def designed(coverage: Coverage) -> list[AttentionRecipe]:
+    """The corners, then the table, all inside the coverage."""
+    return list(dict.fromkeys([*(covered(corner, coverage) for corner in CORNERS), *table(coverage)]))
+
+
+ATTENTION_CASES = RecipeSource("attention", build=build, designed=designed, strategy=recipes, covered=covered)
+ATTENTION_BACKWARD_CASES = replace(ATTENTION_CASES, operation="attention_backward", build=build_backward, complete=completed)

@@ -26,7 +26,8 @@ def poison(q: Array, k: Array, v: Array, dout: Array, *, visible: NDArray[np.boo
     """
     fmt = FloatFormat(q.dtype.name)
     *outer, Hkv, Lk, D = k.shape
-    hidden = ~visible.reshape(*outer, Hkv, -1, Lk).any(axis=-2)                                   # (..., Hkv, Lk)
+    Hq, Lq = visible.shape[-3:-1]
+    hidden = ~visible.reshape(*outer, Hkv, Hq // Hkv * Lq, Lk).any(axis=-2)                       # (..., Hkv, Lk)
     if not hidden.any():
         return k, v, None
     factor = max(1.0, abs(scale))
