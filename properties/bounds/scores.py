@@ -118,7 +118,8 @@ def _capped(r: Roundings, x: Float64, dx: Float64, cap: float) -> tuple[Float64,
     dt = np.minimum(steepest * dx / cap, 2.0)
     dt = dt + float(compound(r.declared.tanh_ulps * u, u_s)) * (size + dt) + eta
     dy = cap * dt + float(compound(g(2.0, u), u_s)) * cap * (size + dt) + eta
-    return cap * t, dy, {"cap_slope": _sech_squared(np.abs(finite(x)) / cap), "cap_slope_error": dt * (2.0 * size + dt) + 4.0 * u * (1.0 + dt) ** 2}
+    slope_error = dt * (2.0 * size + dt) + 4.0 * u * (1.0 + dt) ** 2             # of 1 - t^2, t known to within dt
+    return cap * t, dy, {"cap_slope": _sech_squared(np.abs(finite(x)) / cap), "cap_slope_error": slope_error}
 
 
 def _sech_squared(y: Float64) -> Float64:

@@ -88,13 +88,23 @@ def roundings(arithmetic: ResolvedArithmetic) -> Roundings:
         largest = min(f.max, _SQUARE_FITS)
         if source is not None and _holds(f, FloatFormat(source)):
             return Rounding(0.0, 0.0, largest)
-        return Rounding(factor * f.unit_roundoff, f.tiny if arithmetic.flush_to_zero else f.smallest / 2, largest)
+        return Rounding(factor * f.unit_roundoff, underflow_unit(name, arithmetic.flush_to_zero), largest)
 
     a = arithmetic
     return Roundings(
         a, inputs=plain(a.inputs), out=plain(a.out), accumulate=plain(a.accumulate, factor=2.0 if a.truncating else 1.0),
         elementwise=plain(a.elementwise), probabilities=plain(a.probabilities, a.elementwise), scores=plain(a.scores, a.elementwise),
         lse=plain(a.lse), gradient=plain(a.gradient, a.accumulate))
+
+
+def underflow_unit(name: str, flush_to_zero: bool) -> float:
+    """The largest absolute error of underflow in a format: half the smallest subnormal, or the smallest normal number.
+
+    >>> underflow_unit("float16", False) == 2.0**-25, underflow_unit("float16", True) == 2.0**-14
+    (True, True)
+    """
+    f = FloatFormat(name)
+    return f.tiny if flush_to_zero else f.smallest / 2
 
 
 def _holds(wide: FloatFormat, narrow: FloatFormat) -> bool:
