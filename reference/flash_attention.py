@@ -147,7 +147,7 @@ def flash_attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: Causal,
     out, lse = np.zeros((B, Hq, Lq, Dv), q.dtype), np.empty((B, Hq, Lq), tiles.work)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore", under="ignore"):
         for b, hkv in np.ndindex(B, Hkv):
-            keys, values = k[b, hkv].astype(tiles.work), v[b, hkv].astype(tiles.work)
+            keys, values = (x[b, hkv].astype(tiles.work, copy=False) for x in (k, v))
             odd = np.flatnonzero(~np.isfinite(values).all(axis=1))              # keys whose values hold NaN or inf
             for h in range(hkv * (Hq // Hkv), (hkv + 1) * (Hq // Hkv)):
                 for i0 in range(0, Lq, block_q):

@@ -56,7 +56,7 @@ def flash_attention_backward(q: ArrayLike, k: ArrayLike, v: ArrayLike, out: Arra
     dsinks = np.zeros(Hq, work)
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
         for b, hkv in np.ndindex(B, Hkv):
-            pair = _KeyHead(tiles, b, k[b, hkv].astype(work), v[b, hkv].astype(work))
+            pair = _KeyHead(tiles, b, *(x[b, hkv].astype(work, copy=False) for x in (k, v)))
             for h in range(hkv * (Hq // Hkv), (hkv + 1) * (Hq // Hkv)):
                 for i0 in range(0, Lq, block_q):
                     rows = (b, h, slice(i0, min(i0 + block_q, Lq)))
