@@ -1,0 +1,123 @@
+"""Counterexample: a failure as a folder that anybody can run again: the case, a report, and a repro that needs NumPy and the kernel alone."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import pprint
+import shutil
+import tempfile
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .case import Case
+from .law import Judgement, Law
+from .operation import Operation, result_format
+from .safetensors_file import Array
+from .signatures import SIGNATURES
+from .subject import Subject
+
+CASE, REPRO, REPORT = "case.safetensors", "repro.py", "report.json"
+
+
+def write_counterexample(folder: Path, operation: Operation, subject: Subject, law: Law, case: Case, judgement: Judgement) -> Path:
+    """Write `folder/<hash>/`, all or nothing, and return it. The hash is of the case and the law."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{case.hash[:12]}-{law.name[:24].rstrip('_')}"
+    temporary = Path(tempfile.mkdtemp(dir=folder, prefix=".writing-"))
+    try:
+        evidence = judgement.evidence
+        extra: dict[str, Array] = {f"wanted.{name}": value for name, value in evidence.wanted.items()}
+        extra |= {f"allowed.{name}": value for name, value in evidence.allowed.items()}
+        extra |= {f"equal.{name}": np.array(value) for name, value in evidence.equal.items()}
+        if evidence.other is not None:
+            extra |= {f"other.{name}": array for name, array in evidence.other.arrays.items()}
+        case.save(temporary / CASE, extra)
+        kernel = _kernel(subject, temporary)
+        (temporary / REPRO).write_text(_repro(operation, subject, law, case, judgement, kernel))
+        (temporary / REPORT).write_text(json.dumps(_report(operation, subject, law, case, judgement), indent=1) + "\n")
+        if target.exists():
+            shutil.rmtree(target)
+        os.replace(temporary, target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return target
+
+
+def _kernel(subject: Subject, folder: Path) -> str:
+    """How the repro finds the kernel: `file.py:function`, `module:function`, `cmd:program`, or "" where it has to be told."""
+    function = getattr(subject, "function", None)
+    spec = subject.spec
+    if spec is not None and spec.startswith("peers:"):
+        from .loading import load
+
+        function, _ = load(spec, subject.declaration.operation)
+        shutil.copy(Path(inspect.getsourcefile(function) or ""), folder / "kernel.py")
+        return f"kernel.py:{function.__name__}"
+    if spec is None and function is not None:
+        return _place_of(function)
+    if spec is not None and ".py:" in spec:
+        place, _, name = spec.rpartition(":")
+        return f"{Path(place).resolve()}:{name}"
+    return spec or ""
+
+
+def _place_of(function: Any) -> str:
+    try:
+        file = inspect.getsourcefile(function)
+    except TypeError:
+        return ""
+    name = getattr(function, "__qualname__", "<locals>")
+    return "" if file is None or "<" in name else f"{Path(file).resolve()}:{name}"
+
+
+def _repro(operation: Operation, subject: Subject, law: Law, case: Case, judgement: Judgement, kernel: str) -> str:
+    declaration = subject.declaration
+    arithmetic = declaration.arithmetic.resolve(operation.input_format(case))
+    other = judgement.evidence.other
+    settings = {
+        "kernel": kernel, "operation": operation.name, "law": law.name, "layout": declaration.layout, "framework": declaration.framework,
+        "rename": dict(declaration.rename), "by_position": declaration.by_position, "causal_is_boolean": declaration.causal_is_boolean,
+        "window_counts_current": declaration.conventions.get("window_counts_current") == "yes",
+        "takes": sorted(declaration.coverage.arguments | set(operation.signature.required)), "buffers": list(declaration.buffers),
+        "required": list(operation.signature.required), "results": list(operation.signature.results),
+        "laid_out": list(operation.signature.laid_out),
+        "dtypes": {name: result_format(name, arithmetic) for name in operation.signature.results},
+        "shapes": {name: list(value.shape) for name, value in operation.answer(case, declaration.conventions).items()},
+        "other_options": None if other is None else _plain(dict(other.options)),
+        "seconds": 60,
+    }  # fmt: skip
+    template = resources.files(__package__).joinpath("repro_template.txt").read_text()
+    text = pprint.pformat(settings, width=120, sort_dicts=False)
+    statement = " ".join(law.statement.split())
+    about = f"{subject.spec or declaration.name} breaks {law.name} of {operation.name}: {judgement.reason}"
+    return template.replace("@ABOUT@", _quoted(about)).replace("@STATEMENT@", _quoted(statement)).replace("@SETTINGS@", text)
+
+
+def _plain(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
+
+
+def _quoted(text: str) -> str:
+    """Text that stays inside a raw docstring."""
+    return text.replace('"""', "'''").replace("\\", "/")
+
+
+def _report(operation: Operation, subject: Subject, law: Law, case: Case, judgement: Judgement) -> dict[str, Any]:
+    declaration = subject.declaration
+    ratio = judgement.worst_ratio
+    return {
+        "operation": operation.name, "subject": subject.spec or declaration.name, "law": law.name, "statement": law.statement,
+        "reason": judgement.reason, "worst_at": judgement.worst_at, "worst_ratio": ratio if np.isfinite(ratio) else None,
+        "worst_ratio_infinite": not np.isfinite(ratio), "case": case.hash, "origin": case.origin, "options": _plain(dict(case.options)),
+        "shapes": {name: list(array.shape) for name, array in case.arrays.items()},
+        "dtypes": {name: str(array.dtype) for name, array in case.arrays.items()},
+        "arithmetic": asdict(declaration.arithmetic), "conventions": dict(declaration.conventions), "declaration": declaration.to_json(),
+        "numpy": np.__version__, "results": list(SIGNATURES[operation.name].results),
+    }  # fmt: skip

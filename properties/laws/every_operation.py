@@ -1,0 +1,133 @@
+"""Laws that bind every operation: it answers, agrees with the oracle, leaves its inputs alone, writes all it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..case import Case
+from ..declaration import Declaration
+from ..law import NOTHING, Evidence, Judgement, Law, law, within
+from ..outcome import REFUSED, RETURNED
+from ..safetensors_file import Array
+from ..strides import strided_copy
+from ..trial import Trial, bits
+
+
+@law(minimise=False)
+def answers(trial: Trial) -> Judgement:
+    """Every case the subject covers is answered with arrays of the right shape and dtype, without an exception, in time."""
+    if trial.outcome.kind == REFUSED:
+        return Judgement(reason=f"refused: {trial.outcome.message}")
+    if trial.defects:
+        return Judgement(compared=1, worst_ratio=np.inf, failed=True, reason=trial.defects)
+    return Judgement(compared=len(trial.outcome.outputs))
+
+
+def agreement(result: str) -> Law:
+    """The law that one result agrees with the oracle's."""
+
+    def judge(trial: Trial) -> Judgement:
+        if not trial.answer or result not in trial.wanted:
+            return NOTHING
+        if result not in trial.answer:
+            return Judgement(reason=f"the subject returns no {result}")
+        return within(trial.answer, {result: trial.wanted[result]}, {result: trial.allowed[result]})
+
+    statement = f"|{result} - oracle's {result}| <= bound(subject's arithmetic) + bound(oracle's arithmetic), element by element."
+    return Law(f"{result}_agrees_with_the_oracle", statement, judge, lambda case: case, lambda declaration: "")
+
+
+@law(every=3)
+def inputs_stay_untouched(trial: Trial) -> Judgement:
+    """After the call every input holds the bytes it held before, and no result shares memory with an input."""
+    if trial.outcome.kind != RETURNED:
+        return NOTHING
+    faults = [f"{name} was changed" for name in trial.outcome.changed] + [f"{pair} shares memory" for pair in trial.outcome.shared]
+    elements = sum(array.size for array in trial.case.arrays.values())
+    if faults:
+        return Judgement(compared=elements, worst_ratio=np.inf, failed=True, reason="; ".join(faults))
+    return Judgement(compared=elements)
+
+
+def _strided(case: Case) -> Case:
+    """The same values as views into larger buffers, with the two middle axes exchanged in memory and gaps between rows."""
+    return case.with_arrays(**{name: _spread_out(array) for name, array in case.arrays.items() if array.ndim >= 2})
+
+
+def _spread_out(array: Array) -> Array:
+    order = list(range(array.ndim))
+    if array.ndim == 4:
+        order[1], order[2] = 2, 1
+    strides, step = [0] * array.ndim, 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= max(array.shape[axis], 1) + (3 if axis == array.ndim - 1 else 0)
+    return strided_copy(array, strides)
+
+
+@law(prepare=_strided, every=4, minimise=True)
+def strides_are_respected(trial: Trial) -> Judgement:
+    """Inputs that are views (axes exchanged in memory, gaps filled with NaN between rows) are read as what they show.
+
+    Allowed: the bound of the same case, since another memory order may be added up in another order.
+    """
+    return within(trial.answer, trial.wanted, trial.allowed)
+
+
+def _takes_no_buffers(declaration: Declaration) -> str:
+    return "" if declaration.buffers else "the subject takes no output buffers"
+
+
+@law(every=3, not_covered=_takes_no_buffers)
+def buffers_are_fully_written(trial: Trial) -> Judgement:
+    """Output buffers come filled with NaN; none is left where the oracle has a number."""
+    unwritten = {name: np.isnan(got.astype(np.float64)) & ~np.isnan(trial.wanted[name]) for name, got in trial.answer.items()}
+    for name, places in unwritten.items():
+        if places.any():
+            first = ",".join(map(str, np.argwhere(places)[0]))
+            reason = f"{name}: {int(places.sum())} of {places.size} elements were not written, the first at [{first}]"
+            return Judgement(places.size, worst_ratio=np.inf, worst_at=f"{name}[{first}]", failed=True, reason=reason)
+    return Judgement(compared=sum(places.size for places in unwritten.values()))
+
+
+def promised(promise: str, what: str) -> Callable[[Declaration], str]:
+    """The condition of laws that bind only those who promise to keep them."""
+
+    def not_covered(declaration: Declaration) -> str:
+        return "" if promise in declaration.promises else f"the subject does not promise {what}"
+
+    return not_covered
+
+
+@law(every=4, not_covered=promised("deterministic", "the same bits twice"))
+def repeats_give_the_same_bits(trial: Trial) -> Judgement:
+    """Five runs on the same input give the same bits."""
+    for _ in range(4):
+        if trial.answer and not trial.repeats():
+            return Judgement(compared=1, worst_ratio=np.inf, failed=True, reason="a second run on the same input gave other bits")
+    return Judgement(compared=sum(got.size for got in trial.answer.values()))
+
+
+def same_bits(trial: Trial, other: Trial, equal: dict[str, Array]) -> Judgement:
+    """The judgement that the results of two cases agree bit for bit where `equal` says so.
+
+    Says nothing where the subject does not even repeat itself on the same input: then no bitwise law can be tried.
+    """
+    if not trial.answer or not other.answer:
+        return NOTHING
+    compared, evidence = 0, Evidence(other=other.case, equal=equal)
+    for name, places in equal.items():
+        if name not in trial.answer or name not in other.answer:
+            continue
+        differs = places & (bits(trial.answer[name]) != bits(other.answer[name]))
+        compared += int(places.sum())
+        if differs.any():
+            if not trial.repeats():
+                return Judgement(reason="the subject does not give the same bits twice, so two runs cannot be compared bitwise")
+            at = tuple(np.argwhere(differs)[0])
+            place = f"{name}[{','.join(map(str, at))}]"
+            reason = f"{place} is {float(trial.answer[name][at]):.9g}, and {float(other.answer[name][at]):.9g} where it must not differ"
+            return Judgement(compared, worst_ratio=np.inf, worst_at=place, failed=True, reason=reason, evidence=evidence)
+    return Judgement(compared=compared, evidence=evidence)
