@@ -71,7 +71,8 @@ def softmax_over_visible(s: Float64, visible: Bool, sinks: Float64 | None = None
     top = x.argmax(axis=-1, keepdims=True)                                      # the place of a NaN, if there is one
     m = np.take_along_axis(x, top, axis=-1)
     shift = np.where(np.isneginf(m), 0.0, np.where(m == np.inf, np.nan, m))     # nothing seen: avoid -inf - -inf
-    e = np.exp(x - shift)
+    with np.errstate(over="ignore"):                                            # a difference past the largest number weighs 0
+        e = np.exp(x - shift)
     others = e.copy()
     np.put_along_axis(others, top, 0.0, axis=-1)
     r = others.sum(axis=-1, keepdims=True)

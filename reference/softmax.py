@@ -25,7 +25,8 @@ def softmax(x: ArrayLike, *, axis: int = -1) -> Float64:
     """
     x = _rows("x", x, axis)
     m = x.max(axis=-1, keepdims=True, initial=-np.inf)
-    e = np.exp(x - _shift(m))
+    with np.errstate(over="ignore"):                                            # a difference past the largest number weighs 0
+        e = np.exp(x - _shift(m))
     l = e.sum(axis=-1, keepdims=True)
     return np.moveaxis(e / np.where(l == 0.0, 1.0, l), -1, axis)
 
@@ -52,8 +53,8 @@ def log_sum_exp(x: ArrayLike, *, axis: int = -1) -> Float64:
     top = x.argmax(axis=-1, keepdims=True)
     m = np.take_along_axis(x, top, axis=-1)
     shift = _shift(m)
-    d = x - shift
     with np.errstate(invalid="ignore", over="ignore"):
+        d = x - shift
         b = x - d                                                               # what d leaves of the exact x - shift:
         rest = np.nan_to_num((x - (d + b)) + (b - shift))                       # TwoSum, Knuth
         e = np.exp(d) * (1.0 + rest)
@@ -80,12 +81,13 @@ def online_softmax(x: ArrayLike, *, block: int) -> Float64:
     block = arguments.whole_number("block", block, least=1)
     m = np.full((*x.shape[:-1], 1), -np.inf)
     l = np.zeros_like(m)
-    for start in range(0, x.shape[-1], block):
-        part = x[..., start : start + block]
-        m_new = np.maximum(m, part.max(axis=-1, keepdims=True))
-        l = l * np.exp(m - _shift(m_new)) + np.exp(part - _shift(m_new)).sum(axis=-1, keepdims=True)
-        m = m_new
-    return np.asarray(np.exp(x - _shift(m)) / np.where(l == 0.0, 1.0, l))
+    with np.errstate(over="ignore"):                                            # a difference past the largest number weighs 0
+        for start in range(0, x.shape[-1], block):
+            part = x[..., start : start + block]
+            m_new = np.maximum(m, part.max(axis=-1, keepdims=True))
+            l = l * np.exp(m - _shift(m_new)) + np.exp(part - _shift(m_new)).sum(axis=-1, keepdims=True)
+            m = m_new
+        return np.asarray(np.exp(x - _shift(m)) / np.where(l == 0.0, 1.0, l))
 
 
 def merge_attention(out_a: ArrayLike, lse_a: ArrayLike, out_b: ArrayLike, lse_b: ArrayLike) -> tuple[Float64, Float64]:
@@ -114,7 +116,8 @@ def merge_attention(out_a: ArrayLike, lse_a: ArrayLike, out_b: ArrayLike, lse_b:
     if out_a.ndim == 0 or lse_a.shape != out_a.shape[:-1]:
         raise ValueError(f"lse_a: got shape {lse_a.shape} beside out_a {out_a.shape}; want {out_a.shape[:-1]}")
     m = _shift(np.maximum(lse_a, lse_b))
-    w_a, w_b = np.exp(lse_a - m), np.exp(lse_b - m)                             # (...)
+    with np.errstate(over="ignore"):
+        w_a, w_b = np.exp(lse_a - m), np.exp(lse_b - m)                         # (...)
     nothing = np.isneginf(lse_a) & np.isneginf(lse_b)
     lse = np.where(nothing, -np.inf, m + np.log1p(np.minimum(w_a, w_b)))        # the larger of the two weights is 1
     l = np.where(nothing, 1.0, w_a + w_b)
