@@ -72,7 +72,8 @@ def attention_allowed(arithmetic: ResolvedArithmetic, case: Case, conventions: M
         n = case.arrays["v"].shape[2]
         rounding = g(n + 2, _roundoff(arithmetic.accumulate)) + _roundoff(arithmetic.probabilities) + 2 * _roundoff(arithmetic.out)
         mean = _mean_values(case, absolute=True)
-        allowed["out"] = np.where(empty[..., None], rounding * mean + underflow_unit(arithmetic.out, arithmetic.flush_to_zero), allowed["out"])
+        least = underflow_unit(arithmetic.out, arithmetic.flush_to_zero)
+        allowed["out"] = np.where(empty[..., None], rounding * mean + least, allowed["out"])
     if conventions["empty_lse"] == "any":
         allowed["lse"] = np.where(empty, np.inf, allowed["lse"])
     return allowed
@@ -85,7 +86,7 @@ def _roundoff(name: str) -> float:
 def _sees_nothing(case: Case) -> np.ndarray:
     from .laws.attention import visible
 
-    return ~visible(case).any(axis=-1)
+    return np.asarray(~visible(case).any(axis=-1))
 
 
 def _mean_values(case: Case, absolute: bool = False) -> Float64:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ class Run:
 def check(
     operation: str | Operation, subject: str | Callable[..., Any] | Subject, *, budget: int | str = "default", seed: int = 0,
     max_seconds: float | None = None, call_seconds: float = 30.0, in_process: bool = False, failures: Path | str | None = None,
-    laws: tuple[str, ...] | None = None, progress: Callable[[int, int], None] | None = None,
+    laws: tuple[str, ...] | None = None, declared: Mapping[str, Any] | None = None, progress: Callable[[int, int], None] | None = None,
 ) -> Report:  # fmt: skip
     """Hold a subject to all laws of an operation.
 
@@ -118,12 +118,17 @@ def check(
     call_seconds  how long one call may take (in a worker)
     failures      folder for counterexamples; None writes none
     laws          names of the laws to judge; None: all
+    declared      arguments of `subject`, for a subject that does not declare itself
+    progress      called with (cases done, cases in all)
 
     Raises UsageError (a ValueError) where operation, subject, budget or laws are not what they should be.
     """
     chosen = operation_named(operation) if isinstance(operation, str) else operation
     count = _random_cases(budget)
-    opened = open_subject(subject, chosen.name, in_process=in_process, seconds=call_seconds) if _is_named(subject) else subject
+    ours = isinstance(subject, str) or not hasattr(subject, "declaration")
+    opened: Any = subject
+    if ours:
+        opened = open_subject(opened, chosen.name, in_process=in_process, seconds=call_seconds, declared=declared)
     start = time.monotonic()
     try:
         run = Run(chosen, opened, chosen.cases(), [Tally(law, law.not_covered(opened.declaration)) for law in _chosen(chosen, laws)])
@@ -146,12 +151,8 @@ def check(
             run.stopped,
         )  # fmt: skip
     finally:
-        if _is_named(subject):
+        if ours:
             opened.close()
-
-
-def _is_named(subject: Any) -> bool:
-    return isinstance(subject, str) or not hasattr(subject, "declaration")
 
 
 def _random_cases(budget: int | str) -> int:
@@ -165,7 +166,8 @@ def _random_cases(budget: int | str) -> int:
 def _chosen(operation: Operation, names: tuple[str, ...] | None) -> tuple[Law, ...]:
     unknown = [name for name in names or () if name not in {law.name for law in operation.laws}]
     if unknown:
-        raise UsageError(f"laws: {operation.name} has no {', '.join(unknown)}; want some of {', '.join(law.name for law in operation.laws)}")
+        known = ", ".join(law.name for law in operation.laws)
+        raise UsageError(f"laws: {operation.name} has no {', '.join(unknown)}; want some of {known}")
     return tuple(law for law in operation.laws if names is None or law.name in names)
 
 
@@ -295,7 +297,8 @@ def _random(strategy: Any, count: int, seed: int) -> list[Any]:
             def collect(recipe: Any) -> None:
                 recipes.append(recipe)
 
-            hypothesis.seed(seed)(explicit(hypothesis.given(strategy)(collect)))()
+            draw: Any = hypothesis.seed(seed)(explicit(hypothesis.given(strategy)(collect)))
+            draw()
         finally:
             set_hypothesis_home_dir(None)
     return recipes[:count]

@@ -1,4 +1,4 @@
-"""Counterexample: a failure as a folder that anybody can run again: the case, a report, and a repro that needs NumPy and the kernel alone."""
+"""Counterexample: a failure as a folder that anybody can run again: the case, a report, and a repro for NumPy and the kernel alone."""
 
 from __future__ import annotations
 

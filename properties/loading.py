@@ -6,24 +6,24 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .declaration import Declaration, UsageError, declaration_of
+from .declaration import ATTRIBUTE, Declaration, UsageError, declaration_of, subject
 
 PEERS = "oracles.properties.peers"
 
 
-def load(spec: str, operation: str | None) -> tuple[Callable[..., Any], Declaration]:
+def load(spec: str, operation: str | None, declared: Mapping[str, Any] | None = None) -> tuple[Callable[..., Any], Declaration]:
     """The function and declaration behind `module:function`, `path/file.py:function`, `peers:name` or `cmd:program`.
 
-    Raises UsageError saying what could not be found.
+    declared: arguments of `subject` for a function that does not declare itself. Raises UsageError saying what could not be found.
     """
     if spec.startswith("cmd:"):
         from .command_subject import command_subject
 
-        return command_subject(spec.removeprefix("cmd:"), operation)
+        return command_subject(spec.removeprefix("cmd:"), operation, declared or {})
     place, _, name = spec.rpartition(":")
     if not place or not name:
         raise UsageError(f"SUBJECT: got {spec!r}; want module:function, file.py:function, peers:name or cmd:PROGRAM")
@@ -38,6 +38,12 @@ def load(spec: str, operation: str | None) -> tuple[Callable[..., Any], Declarat
         function = getattr(function, part)
     if not callable(function):
         raise UsageError(f"SUBJECT: {spec} is {type(function).__name__}; want a function")
+    if declared:
+        if hasattr(function, ATTRIBUTE):
+            raise UsageError(f"{', '.join(declared)}: {spec} declares itself; change its @subject instead")
+        if operation is None:
+            raise UsageError(f"OPERATION: not given; want it, since {spec} does not declare itself")
+        function = subject(operation, **declared)(function)
     return function, declaration_of(function, operation)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from oracles.reference import FloatFormat
 
 Float64 = NDArray[np.float64]

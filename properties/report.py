@@ -83,8 +83,8 @@ def junit(reports: Iterable[Report]) -> str:
     for report in reports:
         counts = {status: sum(v.status == status for v in report.verdicts) for status in (FAILED, ERROR, NOT_COVERED)}
         suite = ElementTree.SubElement(
-            root, "testsuite", name=f"{report.operation} {report.subject}", tests=str(len(report.verdicts)), failures=str(counts[FAILED]),
-            errors=str(counts[ERROR]), skipped=str(counts[NOT_COVERED]), time=f"{report.seconds:.3f}",
+            root, "testsuite", name=f"{report.operation} {report.subject}", tests=str(len(report.verdicts)),
+            failures=str(counts[FAILED]), errors=str(counts[ERROR]), skipped=str(counts[NOT_COVERED]), time=f"{report.seconds:.3f}",
         )  # fmt: skip
         for verdict in report.verdicts:
             test = ElementTree.SubElement(suite, "testcase", classname=f"{report.operation}.{report.subject}", name=verdict.law)

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 R = TypeVar("R")
 
-# Lengths at which a kernel with tiles of 16, 32, ... starts its second tile.
-PAST_A_TILE = (17, 33, 65, 129, 257, 513)
+# Sizes of tiles and heads; one more is where a kernel starts its second tile.
+TILES = (8, 16, 32, 64, 128, 256, 512)
 
 
 def size_field() -> Any:
@@ -43,7 +43,7 @@ def simpler_recipes(recipe: R) -> Iterator[R]:
     """Strictly smaller recipes, the biggest reductions first.
 
     All choices at once, all sizes at once, then choice by choice, then size by size (equal sizes also together):
-    1, 2, 3, 4, one past a tile border, then by halving the distance to the size itself down to one less.
+    1, 2, 3, 4, the size of a tile and one more, another size of the recipe, and by halving the distance to the size down to one less.
     """
     seen = {recipe}
     for changes in _reductions(recipe):
@@ -116,14 +116,14 @@ def _reductions(recipe: Any) -> Iterator[dict[str, Any]]:
     for name in names:
         n = getattr(recipe, name)
         equal = [other for other in names if getattr(recipe, other) == n > 1]
-        for smaller in _smaller_sizes(n):
+        for smaller in _smaller_sizes(n, [getattr(recipe, other) for other in names]):
             if len(equal) > 1:
                 yield dict.fromkeys(equal, smaller)
             yield {name: smaller}
 
 
-def _smaller_sizes(n: int) -> list[int]:
+def _smaller_sizes(n: int, others: list[int]) -> list[int]:
     if n == 0:
         return [1]
     halvings = [n - (n >> shift) for shift in range(1, n.bit_length())]
-    return sorted(m for m in {1, 2, 3, 4, *PAST_A_TILE, *halvings} if m < n)
+    return sorted(m for m in {1, 2, 3, 4, *TILES, *(tile + 1 for tile in TILES), *others, *halvings} if 0 < m < n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -48,9 +49,9 @@ class InProcess:
 class InWorker:
     """A subject named by text, in a worker process that is started again after it died or hung."""
 
-    def __init__(self, spec: str, operation: str | None, *, seconds: float) -> None:
+    def __init__(self, spec: str, operation: str | None, *, seconds: float, declared: Mapping[str, Any] | None = None) -> None:
         self.spec: str | None = spec
-        self._operation, self._seconds = operation, seconds
+        self._operation, self._seconds, self._declared = operation, seconds, json.dumps(dict(declared or {}))
         self._log = tempfile.TemporaryFile()  # noqa: SIM115, it lives as long as the subject does
         self._process: subprocess.Popen[bytes] | None = None
         self.declaration = self._start()
@@ -74,7 +75,8 @@ class InWorker:
             return
         os.close(self._to)
         os.close(self._from)
-        self._process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._process = None
 
@@ -85,8 +87,9 @@ class InWorker:
         environment = {"MALLOC_PERTURB_": "90", **os.environ}
         module = "oracles.properties.worker"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, str(theirs_in), str(theirs_out), str(self.spec), self._operation or ""],
+            [sys.executable, "-m", module, str(theirs_in), str(theirs_out), str(self.spec), self._operation or "", self._declared],
             pass_fds=(theirs_in, theirs_out), stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, env=environment,
+            start_new_session=True,                                             # a `cmd:` program ends with its worker
         )  # fmt: skip
         os.close(theirs_in)
         os.close(theirs_out)
@@ -113,15 +116,19 @@ class InWorker:
         return f"the process {how}" + (f"; its last words: {said.splitlines()[-1]}" if said else "")
 
 
-def open_subject(subject: str | Callable[..., Any], operation: str | None, *, in_process: bool = False, seconds: float = 30.0) -> Subject:
+def open_subject(
+    subject: str | Callable[..., Any], operation: str | None, *, in_process: bool = False, seconds: float = 30.0,
+    declared: Mapping[str, Any] | None = None,
+) -> Subject:  # fmt: skip
     """A subject from its text (worker process) or from a function object (this process).
 
-    seconds: how long one call may take, in a worker. Raises UsageError where there is no such subject.
+    seconds: how long one call may take, in a worker. declared: arguments of `subject`, plain data, for what does not declare
+    itself. Raises UsageError where there is no such subject.
     """
     if not isinstance(subject, str):
         return InProcess(subject, declaration_of(subject, operation))
     if in_process:
         from .loading import load
 
-        return InProcess(*load(subject, operation), spec=subject)
-    return InWorker(subject, operation, seconds=seconds)
+        return InProcess(*load(subject, operation, declared), spec=subject)
+    return InWorker(subject, operation, seconds=seconds, declared=declared)

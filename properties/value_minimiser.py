@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from oracles.reference import FloatFormat
 
 from .case import Case

@@ -1,4 +1,4 @@
-"""Worker: the process in which a subject from outside lives. `python -m oracles.properties.worker READ WRITE SPEC OPERATION`.
+"""Worker: the process in which a subject from outside lives. `python -m oracles.properties.worker READ WRITE SPEC OPERATION DECLARED`.
 
 It protects the checker from crashes and hangs, not from malice: a subject runs with all the rights of the user.
 """
@@ -20,9 +20,8 @@ from .safetensors_file import DTYPES
 def main(arguments: list[str]) -> None:
     """Load the subject, say what it declares, then answer calls until the pipe closes."""
     reading, writing, spec, operation = int(arguments[0]), int(arguments[1]), arguments[2], arguments[3] or None
-
     try:
-        function, declaration = load(spec, operation)
+        function, declaration = load(spec, operation, json.loads(arguments[4]))
     except UsageError as error:
         wire.send(writing, "unusable", {}, {"message": str(error)})
         return

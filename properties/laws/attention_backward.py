@@ -32,7 +32,7 @@ def hidden_keys_get_no_gradient(trial: Trial) -> Judgement:
     Hkv = case.arrays["k"].shape[1]
     seen = visible(case)
     key_seen = np.asarray(seen.any(axis=2).reshape(B, Hkv, Hq // Hkv, Lk).any(axis=2))     # (B, Hkv, Lk)
-    row_sees = seen.any(axis=-1)                                                # (B, Hq, Lq)
+    row_sees = np.asarray(seen.any(axis=-1))                                          # (B, Hq, Lq)
     places = {"dq": ~row_sees[..., None], "dk": ~key_seen[..., None], "dv": ~key_seen[..., None]}
     if not any(p.any() for p in places.values()):
         return NOTHING

@@ -1,0 +1,71 @@
+"""Pytest plugin: `pytest --oracles-subject my_kernels.py:attention` adds one test per law of the operation."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from .report import Report, Verdict
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("oracles", "hold kernels to the laws of their operations")
+    group.addoption("--oracles-subject", action="append", default=[], metavar="SUBJECT",
+                    help="a subject, as in `oracles check`: file.py:function, module:function, peers:name, cmd:PROGRAM; repeatable")
+    group.addoption("--oracles-operation", default=None, metavar="OPERATION",
+                    help="its operation, where it neither declares one nor bears the name of one")
+    group.addoption("--oracles-budget", default="default", metavar="BUDGET", help="random cases: a number, quick, default or full")
+    group.addoption("--oracles-seed", default=0, type=int, metavar="SEED", help="seed of the random cases")
+
+
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    for spec in config.getoption("--oracles-subject"):
+        from .declaration import UsageError
+        from .operations import operation_named
+
+        name = config.getoption("--oracles-operation") or spec.rpartition(":")[2]
+        try:
+            operation = operation_named(name)
+        except UsageError as error:
+            raise pytest.UsageError(f"--oracles-subject {spec}: {error}; name it with --oracles-operation") from None
+        run = _Run(operation.name, spec, config)
+        items.extend(_LawItem.from_parent(session, name=f"{spec}[{law.name}]", run=run, law=law.name) for law in operation.laws)
+
+
+class _Run:
+    """One run of the checker, shared by the tests of one subject."""
+
+    def __init__(self, operation: str, spec: str, config: pytest.Config) -> None:
+        self._operation, self._spec, self._config = operation, spec, config
+
+    @cached_property
+    def report(self) -> Report:
+        from .checker import check
+
+        budget, seed = self._config.getoption("--oracles-budget"), self._config.getoption("--oracles-seed")
+        return check(self._operation, self._spec, budget=budget, seed=seed, failures="failures")
+
+    def verdict(self, law: str) -> Verdict:
+        return next(verdict for verdict in self.report.verdicts if verdict.law == law)
+
+
+class _LawItem(pytest.Item):
+    """One law of one subject."""
+
+    def __init__(self, *, run: _Run, law: str, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self._run, self._law = run, law
+
+    def runtest(self) -> None:
+        from .suite import conclude
+
+        conclude(self._run.verdict(self._law))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        return str(excinfo.value) if isinstance(excinfo.value, pytest.fail.Exception | ValueError) else super().repr_failure(excinfo)
+
+    def reportinfo(self) -> tuple[str, None, str]:
+        return self._run.report.subject if "report" in self._run.__dict__ else self.name, None, self.name

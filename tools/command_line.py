@@ -1,0 +1,177 @@
+"""The command line: what is asked is put together here and done elsewhere. Exit codes: 0 held, 1 something failed, 2 bad usage."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from oracles.properties.declaration import UsageError
+from oracles.properties.report import Report, junit
+from oracles.properties.signatures import SIGNATURES
+
+from .rendering import console, report_view
+
+app = typer.Typer(name="oracles", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
+                  help="Give it a kernel, and it tells you, with evidence, whether the kernel computes what it claims to.")  # fmt: skip
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+@app.command("list")
+def list_operations(as_json: Json = False) -> None:
+    """What there is: every operation with its results."""
+    from oracles.properties.operations import OPERATIONS
+
+    if as_json:
+        print(json.dumps([{"operation": o.name, "summary": o.summary, "arguments": list(o.signature.arguments),
+                           "results": list(o.signature.results), "laws": [law.name for law in o.laws]} for o in OPERATIONS], indent=1))  # fmt: skip
+        return
+    for operation in OPERATIONS:
+        print(f"{operation.name:26s} {operation.summary}")
+
+
+@app.command()
+def show(operation: Annotated[str, typer.Argument(help="Name of an operation.")], as_json: Json = False) -> None:
+    """One operation: signature, formula, conventions, bound, laws, source."""
+    from .showing import page, page_json
+
+    print(json.dumps(page_json(operation), indent=1) if as_json else page(operation))
+
+
+@app.command()
+def check(
+    what: Annotated[list[str] | None, typer.Argument(metavar="[OPERATION] [SUBJECT]...", help=(
+        "A subject is file.py:function, module:function, peers:name or cmd:PROGRAM. Without one: our own ports."))] = None,
+    budget: Annotated[str, typer.Option(help="Random cases after the designed ones: a number, quick, default or full.")] = "default",
+    seed: Annotated[int, typer.Option(help="Seed of the random cases.")] = 0,
+    law: Annotated[list[str] | None, typer.Option(help="Judge this law only; repeatable.")] = None,
+    max_seconds: Annotated[float | None, typer.Option(help="Stop a subject's run after this time.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that one call may take.")] = 30.0,
+    in_process: Annotated[bool, typer.Option("--in-process", help="Call the subject in this process, for a debugger.")] = False,
+    failures: Annotated[Path, typer.Option(help="Folder for counterexamples.")] = Path("failures"),
+    junit_file: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file.")] = None,
+    causal: Annotated[list[str] | None, typer.Option(help="Declare an alignment the subject takes: bottom_right, top_left, none.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="Declare an input format, such as bfloat16; repeatable.")] = None,
+    layout: Annotated[str | None, typer.Option(help="Declare the layout: bhld or blhd.")] = None,
+    framework: Annotated[str | None, typer.Option(help="Declare the array type: numpy, torch, jax or cupy.")] = None,
+    arithmetic: Annotated[str | None, typer.Option(help="Declare an arithmetic by the name of its preset.")] = None,
+    takes: Annotated[list[str] | None, typer.Option(help="Declare an optional argument that a cmd: program takes; repeatable.")] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Hold implementations to the laws of their operation. The declaring options are for subjects that do not declare themselves.
+
+    This runs the subject's code with your rights: its worker process protects you from crashes, not from malice.
+    """
+    declared = {"causal": [None if a == "none" else a for a in causal or []], "dtypes": dtype, "layout": layout, "framework": framework,
+                "arithmetic": arithmetic, "takes": takes}  # fmt: skip
+    declared = {name: value for name, value in declared.items() if value}
+    options = {"budget": budget, "seed": seed, "max_seconds": max_seconds, "call_seconds": timeout, "in_process": in_process,
+               "failures": failures, "laws": tuple(law) if law else None, "declared": declared or None}  # fmt: skip
+    jobs = _jobs(what or [])
+    reports = [_checked(operation, subject, options, quiet=as_json) for operation, subject in jobs]
+    if junit_file is not None:
+        _write(junit_file, junit(reports))
+    if as_json:
+        data = [report.to_json() for report in reports]
+        print(json.dumps(data[0] if len(data) == 1 else data, indent=1))
+    raise typer.Exit(0 if all(report.held for report in reports) else 1)
+
+
+def _jobs(what: list[str]) -> list[tuple[str, str]]:
+    """(operation, subject) pairs: named, or told by the subject's name, or our own ports."""
+    from .own_ports import OWN_PORTS
+
+    if what and what[0] not in SIGNATURES and ":" not in what[0]:
+        raise UsageError(f"OPERATION: got {what[0]!r}; want one of {', '.join(SIGNATURES)}, or a subject such as my_file.py:attention")
+    operation = what[0] if what and what[0] in SIGNATURES else None
+    subjects = what[1:] if operation else what
+    if not subjects:
+        own = [(o, s) for o, s in OWN_PORTS if operation in (None, o)]
+        if not own:
+            raise UsageError(f"SUBJECT: not given, and we have no port of {operation}; want file.py:function, peers:name or cmd:PROGRAM")
+        return own
+    return [(operation or _operation_of(subject), subject) for subject in subjects]
+
+
+def _operation_of(subject: str) -> str:
+    """The operation a subject declares, or whose name it bears."""
+    from oracles.properties.subject import open_subject
+
+    name = subject.rpartition(":")[2]
+    if name in SIGNATURES:
+        return name
+    opened = open_subject(subject, None)
+    opened.close()
+    return opened.declaration.operation
+
+
+def _checked(operation: str, subject: str, options: dict[str, Any], *, quiet: bool) -> Report:
+    from oracles.properties import check as run
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True, disable=quiet or not sys.stderr.isatty()) as progress:
+        task = progress.add_task(f"{operation} {subject}", total=None)
+        report = run(operation, subject, progress=lambda done, total: progress.update(task, completed=done, total=total), **options)
+    if not quiet:
+        console().print(report_view(report))
+    return report
+
+
+@app.command()
+def replay(
+    failure: Annotated[Path, typer.Argument(help="Folder of a counterexample, or a file in it.")],
+    subject: Annotated[str | None, typer.Option(help="Another subject than the one that failed.")] = None,
+    in_process: Annotated[bool, typer.Option("--in-process", help="Call the subject in this process, for a debugger.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Also show where the error lies: rows, tiles of keys.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a saved counterexample again: expected interval, what came, where it first goes wrong."""
+    from .replaying import replay as run
+
+    result = run(failure, subject=subject, in_process=in_process)
+    if as_json:
+        print(json.dumps(result.to_json(), indent=1))
+    else:
+        console().print(result.view(explain=explain))
+    raise typer.Exit(1 if result.failed else 0)
+
+
+@app.command()
+def peers(
+    operation: Annotated[list[str] | None, typer.Argument(help="Operations; all that a peer has by default.")] = None,
+    budget: Annotated[str, typer.Option(help="Random cases after the designed ones: a number, quick, default or full.")] = "default",
+    failures: Annotated[Path, typer.Option(help="Folder for counterexamples.")] = Path("failures"),
+    as_json: Json = False,
+) -> None:
+    """Check every installed third-party implementation and print one table."""
+    from .peer_table import run_peers
+
+    rows = run_peers(operation or list(SIGNATURES), budget=budget, failures=failures, quiet=as_json)
+    if as_json:
+        print(json.dumps([row.to_json() for row in rows], indent=1))
+    raise typer.Exit(0 if rows and all(row.report is None or row.report.held for row in rows) else 1)
+
+
+def _write(path: Path, text: str) -> None:
+    """All or nothing: a temporary file beside it, then renamed."""
+    temporary = path.with_name(path.name + ".writing")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def main() -> None:
+    """The `oracles` program."""
+    try:
+        app()
+    except UsageError as error:
+        print(f"oracles: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
