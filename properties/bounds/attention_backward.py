@@ -109,9 +109,11 @@ def _stages(r: Roundings, f: Forward, dout: Float64) -> Gradient:
     high = w.p + excess
 
     size = np.abs(dout) @ np.abs(f.v).swapaxes(-1, -2)                          # (B, Hkv, R, Lk)
-    over = visible & (size * (1.0 + g(Dv, r.accumulate.u)) * np.max(f.z, initial=0.0) > min(r.accumulate.largest, r.elementwise.largest))
-    size = np.where(over, 0.0, size)
-    dp = np.where(visible & ~over, (dout @ f.v.swapaxes(-1, -2)) * f.z, 0.0)
+    limit = min(r.accumulate.largest, r.elementwise.largest)
+    passes = visible & (2.0 * size * (1.0 + g(Dv, r.accumulate.u)) * np.max(f.z, initial=1.0) > limit)      # 2: dP - delta
+    given_up = given_up | hopeless | np.any(passes, axis=-1, keepdims=True)     # delta spreads it along the row, 0 x inf to what is hidden
+    size = np.where(given_up, 0.0, size)
+    dp = np.where(visible & ~given_up, (dout @ f.v.swapaxes(-1, -2)) * f.z, 0.0)
     dropped = 0.0 if isinstance(f.z, float) else 3.0 * u
     dp_error = np.where(visible, dot_bound(r.accumulate, size, Dv) * f.z, 0.0)
     dp_error = dp_error + dropped * (np.abs(dp) + dp_error)
@@ -126,7 +128,7 @@ def _stages(r: Roundings, f: Forward, dout: Float64) -> Gradient:
     lost = np.minimum(r.elementwise.eta + (p_stored.eta if p_stored is not None else 0.0), high) * (apart + wrong)
     ds, ds_error = w.p * (dp - delta), excess * apart + high * wrong + lost
     ds_error = ds_error + np.minimum(r.elementwise.eta, ds_error)
-    return Gradient(excess, high, delta, delta_error, ds, ds_error, over | ((given_up | hopeless) & visible))
+    return Gradient(excess, high, delta, delta_error, ds, ds_error, np.broadcast_to(given_up & (w.seen > 0.0), high.shape))
 
 
 def _delta_error(r: Roundings, f: Forward, p: Float64, excess: Float64, high: Float64, dout: Float64, b_out: Float64, dp: Float64,
@@ -203,7 +205,8 @@ def _through_cap(r: Roundings, f: Forward, gradient: Gradient, scale: float) -> 
     if r.declared.recomputes:
         stages = 2.0 if isinstance(slope, float) else 5.0
     size = np.abs(ds) + ds_error
-    lost = stages * r.probabilities.eta * (max(1.0, abs(scale)) / (abs(scale) or 1.0) if r.declared.recomputes else 1.0)
+    early = max(1.0, abs(scale)) / (abs(scale) or 1.0)                          # where scale dS is what underflows
+    lost = stages * r.probabilities.eta * (early if r.declared.recomputes else 1.0) + (stages + 1.0) * r.elementwise.eta * early
     ds_error = ds_error + g(stages, r.probabilities.u) * size + np.minimum(lost, size)
     widest = max(1.0, abs(scale)) if r.declared.recomputes else 1.0
     high = np.abs(gradient.ds) + gradient.ds_error                              # before the cap: it only makes it smaller
