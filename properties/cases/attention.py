@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
 from oracles.reference import FloatFormat, attention, visible_keys
 
 from .. import regimes, shrinking
@@ -26,7 +28,7 @@ DTYPES = ("float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_
 
 # field of the recipe: (the argument of the contract it needs, its levels, the simplest first)
 OPTIONS = {
-    "window": ("window", ("none", "left", "both", "zero", "right")),
+    "window": ("window", ("none", "left", "both", "right")),
     "scale": ("scale", ("default", "power_of_two", "odd", "negative")),
     "softcap": ("softcap", ("none", "tight", "loose")),
     "bias": ("bias", ("none", "per_key", "per_head", "full", "minus_infinity")),
@@ -193,18 +195,17 @@ def _options(recipe: AttentionRecipe) -> dict[str, Option]:
 
 def _arrays(recipe: AttentionRecipe, fmt: FloatFormat) -> dict[str, NDArray[Any]]:
     """The arrays beside q, k and v."""
-    def g(part: str) -> np.random.Generator:
-        return arrays_of.generator(recipe.seed, part)
-
-    arrays: dict[str, NDArray[Any] | None] = {
-        "bias": arrays_of.bias_of(recipe.bias, recipe.scores, fmt, g("bias")),
-        "mask": arrays_of.mask_of(recipe.mask, recipe.scores, g("mask")),
-        "kv_lengths": arrays_of.kv_lengths_of(recipe.kv_lengths, recipe.B, recipe.Lk, g("kv_lengths")),
-        "sinks": arrays_of.sinks_of(recipe.sinks, recipe.Hq, fmt, g("sinks")),
-        "alibi_slopes": arrays_of.alibi_of(recipe.alibi, recipe.Hq, fmt),
-        "dropout_mask": arrays_of.dropout_of(recipe.dropout, recipe.scores, g("dropout")),
+    shape = recipe.scores
+    makers: dict[str, Callable[[np.random.Generator], NDArray[Any]]] = {
+        "bias": lambda g: arrays_of.bias_of(recipe.bias, shape, fmt, g),
+        "mask": lambda g: arrays_of.mask_of(recipe.mask, shape, g),
+        "kv_lengths": lambda g: arrays_of.kv_lengths_of(recipe.kv_lengths, recipe.B, recipe.Lk, g),
+        "sinks": lambda g: arrays_of.sinks_of(recipe.sinks, recipe.Hq, fmt, g),
+        "alibi": lambda g: arrays_of.alibi_of(recipe.Hq, fmt),
+        "dropout": lambda g: arrays_of.dropout_of(recipe.dropout, shape, g),
     }
-    return {name: array for name, array in arrays.items() if array is not None}
+    given = [name for name in makers if getattr(recipe, name) != "none"]
+    return {OPTIONS[name][0]: makers[name](arrays_of.generator(recipe.seed, name)) for name in given}
 
 
 def build_backward(recipe: AttentionRecipe) -> Case:

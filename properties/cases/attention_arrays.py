@@ -1,4 +1,4 @@
-"""Attention arrays: the arguments that each level of an attention recipe stands for. Which levels to take is not decided here.
+"""Attention arrays: what each level of an attention recipe stands for. Which levels to take is not decided here.
 
 Every argument has a generator of its own, from the seed and the argument's place, so that taking one away leaves the others as they were.
 """
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from oracles.reference import FloatFormat
 
 Array = NDArray[Any]
@@ -29,8 +30,9 @@ def scale_of(level: str, D: int) -> float | None:
 
 
 def window_of(level: str, Lk: int, g: np.random.Generator) -> tuple[int | None, int | None] | None:
-    left, right = (int(n) for n in g.integers(0, Lk // 2 + 2, 2))
-    return {"none": None, "left": (left, None), "both": (left, right), "zero": (0, 0), "right": (None, right)}[level]
+    """Sides from 0, nothing but the current key, to a little more than half of the keys; each is 0 one time in eight."""
+    left, right = (int(n) for n in np.where(g.uniform(size=2) < 0.125, 0, g.integers(1, Lk // 2 + 2, 2)))
+    return {"none": None, "left": (left, None), "both": (left, right), "right": (None, right)}[level]
 
 
 def softcap_of(level: str) -> float | None:
@@ -38,18 +40,16 @@ def softcap_of(level: str) -> float | None:
     return {"none": None, "tight": 1.5, "loose": 30.0}[level]
 
 
-def bias_of(level: str, shape: tuple[int, ...], fmt: FloatFormat, g: np.random.Generator) -> Array | None:
+def bias_of(level: str, shape: tuple[int, ...], fmt: FloatFormat, g: np.random.Generator) -> Array:
     """per_key (1, 1, 1, Lk), per_head (1, Hq, Lq, Lk), full (B, Hq, Lq, Lk), and full with a tenth of -inf."""
     _, Hq, Lq, Lk = shape
-    if level == "none":
-        return None
     bias = g.standard_normal({"per_key": (1, 1, 1, Lk), "per_head": (1, Hq, Lq, Lk)}.get(level, shape))
     if level == "minus_infinity" and fmt.has_infinity:
         bias = np.where(g.uniform(size=shape) < 0.1, -np.inf, bias)
     return fmt.cast(bias)
 
 
-def mask_of(level: str, shape: tuple[int, ...], g: np.random.Generator) -> NDArray[np.bool_] | None:
+def mask_of(level: str, shape: tuple[int, ...], g: np.random.Generator) -> NDArray[np.bool_]:
     """True is visible: padding in front (B, 1, 1, Lk), random (B, Hq, Lq, Lk), blocks (1, 1, Lq, Lk), blind rows (B, 1, Lq, Lk)."""
     B, _, Lq, Lk = shape
     if level == "leading_padding":
@@ -60,29 +60,25 @@ def mask_of(level: str, shape: tuple[int, ...], g: np.random.Generator) -> NDArr
         blocks = int(g.integers(2, 4))
         same = np.arange(Lq)[:, None] * blocks // max(Lq, 1) == np.arange(Lk) * blocks // max(Lk, 1)
         return np.asarray(same[None, None])
-    if level == "hidden_rows":
-        return np.broadcast_to(np.arange(Lq)[:, None] % 3 != g.integers(0, 2, (B, 1, 1, 1)), (B, 1, Lq, Lk)).copy()
-    return None
+    return np.broadcast_to(np.arange(Lq)[:, None] % 3 != g.integers(0, 2, (B, 1, 1, 1)), (B, 1, Lq, Lk)).copy()
 
 
-def kv_lengths_of(level: str, B: int, Lk: int, g: np.random.Generator) -> NDArray[np.int64] | None:
-    """ragged 1..Lk, at least half; some_zero: ragged, and every second sequence empty; full: all Lk."""
-    if level == "none":
-        return None
+def kv_lengths_of(level: str, B: int, Lk: int, g: np.random.Generator) -> NDArray[np.int64]:
+    """ragged: from half of Lk to Lk; some_zero: ragged, and every third sequence empty; full: all Lk."""
     ragged = g.integers((Lk + 1) // 2, Lk + 1, B)
-    lengths = {"ragged": ragged, "some_zero": np.where((np.arange(B) + g.integers(2)) % 2, ragged, 0), "full": np.full(B, Lk)}[level]
+    lengths = {"ragged": ragged, "some_zero": np.where((np.arange(B) + g.integers(3)) % 3, ragged, 0), "full": np.full(B, Lk)}[level]
     return np.asarray(lengths, dtype=np.int64)
 
 
-def sinks_of(level: str, Hq: int, fmt: FloatFormat, g: np.random.Generator) -> Array | None:
+def sinks_of(level: str, Hq: int, fmt: FloatFormat, g: np.random.Generator) -> Array:
     """normal: as large as scores; dominant: most of the probability goes to the sink."""
-    return None if level == "none" else fmt.cast(g.standard_normal(Hq) + {"normal": 0.0, "dominant": 8.0}[level])
+    return fmt.cast(g.standard_normal(Hq) + {"normal": 0.0, "dominant": 8.0}[level])
 
 
-def alibi_of(level: str, Hq: int, fmt: FloatFormat) -> Array | None:
+def alibi_of(Hq: int, fmt: FloatFormat) -> Array:
     """2^(-8 (h + 1) / Hq), in float32 for narrow formats. Source: Press et al. 2022 (arXiv 2108.12409), section 3."""
     wide = FloatFormat("float64" if fmt.name == "float64" else "float32")
-    return None if level == "none" else wide.cast(2.0 ** (-8 * np.arange(1, Hq + 1) / max(Hq, 1)))
+    return wide.cast(2.0 ** (-8 * np.arange(1, Hq + 1) / max(Hq, 1)))
 
 
 def dropout_p_of(level: str) -> float | None:
@@ -90,7 +86,6 @@ def dropout_p_of(level: str) -> float | None:
     return {"none": None, "half": 0.5, "tenth": 0.1}[level]
 
 
-def dropout_of(level: str, shape: tuple[int, ...], g: np.random.Generator) -> NDArray[np.bool_] | None:
+def dropout_of(level: str, shape: tuple[int, ...], g: np.random.Generator) -> NDArray[np.bool_]:
     """True is kept, each with probability 1 - p."""
-    p = dropout_p_of(level)
-    return None if p is None else g.uniform(size=shape) >= p
+    return np.asarray(g.uniform(size=shape) >= (dropout_p_of(level) or 0.0))

@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
 from oracles.reference import FloatFormat, visible_keys
 from oracles.reference.attention_packed import attention_packed
 
@@ -148,6 +149,7 @@ def _starts(recipe: PackedRecipe) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     def starts(most: int) -> NDArray[np.int64]:
         ragged = g.integers(min(most, 1), most + 1, recipe.B)
         empty = g.integers(0, 2, recipe.B) == 0
+        empty[g.integers(0, max(recipe.B, 1)) :][:1] = False                       # not all: that is for Lq = 0 to say
         lengths = {"full": np.full(recipe.B, most), "ragged": ragged, "some_empty": np.where(empty, 0, ragged)}[recipe.lengths]
         return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from oracles.reference import FloatFormat
 
 LAYOUTS = ("contiguous", "transposed", "stepped", "offset")

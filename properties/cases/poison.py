@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from oracles.reference import FloatFormat
 
 Array = NDArray[Any]
@@ -15,12 +16,12 @@ def poison(q: Array, k: Array, v: Array, dout: Array, *, visible: NDArray[np.boo
            nonfinite: bool, generator: np.random.Generator) -> tuple[Array, Array, str | None]:
     """k and v with everything that no query of their key head sees replaced, and what they now hold: "finite", "nan" or None.
 
-        |k| <= min(1e30, max / (8 D max|q| max(1, |scale|)))      so that every partial sum of a score stays finite
-        |v| <= min(1e30, max / (8 Dv max|dout|))                  so that every partial sum of dout v^T does
+        |k| <= min(1e30, max / 8, max / (8 D max|q| max(1, |scale|)))      so that every partial sum of a score stays finite
+        |v| <= min(1e30, max / 8, max / (8 Dv max|dout|))                  so that every partial sum of dout v^T does
 
-    with the largest number max of the format, 1e300 for 1e30 in float64. q `(..., Hq, Lq, D)`, k `(..., Hkv, Lk, D)`,
-    v `(..., Hkv, Lk, Dv)`, dout `(..., Hq, Lq, Dv)`, visible `(..., Hq, Lq, Lk)`; beyond `(..., Lk)` marks the keys past the
-    end of the sequence. nonfinite: those become NaN in v, and NaN, inf and -inf in turn in k. None: nothing was hidden.
+    with the largest number max of the format (of float32 in the last term for 8 bits and fewer), and 1e300 for 1e30 in
+    float64. q `(..., Hq, Lq, D)`, k `(..., Hkv, Lk, D)`, v `(..., Hkv, Lk, Dv)`, dout `(..., Hq, Lq, Dv)`, visible
+    `(..., Hq, Lq, Lk)`; beyond `(..., Lk)` marks the keys past the end of the sequence. nonfinite: those become NaN in v, and NaN, inf and -inf in turn in k. None: nothing was hidden.
 
     Source: the rules for poison in the contract; larger numbers make legal additive masks overflow.
     """
@@ -44,9 +45,9 @@ def poison(q: Array, k: Array, v: Array, dout: Array, *, visible: NDArray[np.boo
 
 
 def _largest(fmt: FloatFormat, terms: float, other: Array) -> float:
-    cap = {"float64": 1e300}.get(fmt.name, 1e30)
+    top = fmt.max if fmt.fraction_bits >= 7 else FloatFormat("float32").max       # nobody keeps scores in 8 bits
     largest = float(np.abs(other.astype(np.float64)).max(initial=fmt.tiny))
-    return min(cap, fmt.max / 8 / terms / largest)
+    return min(1e300 if fmt.name == "float64" else 1e30, fmt.max / 8, top / 8 / terms / largest)
 
 
 def _large(shape: tuple[int, int], largest: float, fmt: FloatFormat, generator: np.random.Generator) -> Array:

@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
 from oracles.reference import FloatFormat
 
 from .. import regimes, shrinking
