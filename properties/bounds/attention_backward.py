@@ -125,10 +125,15 @@ def _stages(r: Roundings, f: Forward, dout: Float64) -> Gradient:
     apart = np.abs(dp - delta)
     wrong = dp_error + delta_error
     wrong = wrong + 3.0 * u * (np.abs(dp) + np.abs(delta) + wrong)
-    lost = np.minimum(r.elementwise.eta + (p_stored.eta if p_stored is not None else 0.0), high) * (apart + wrong)
+    lost = np.minimum(_weight_eta(r), high) * (apart + wrong)
     ds, ds_error = w.p * (dp - delta), excess * apart + high * wrong + lost
-    ds_error = ds_error + np.minimum(r.elementwise.eta, ds_error)
+    ds_error = ds_error + np.minimum(r.elementwise.eta, np.abs(ds) + ds_error)
     return Gradient(excess, high, delta, delta_error, ds, ds_error, np.broadcast_to(given_up & (w.seen > 0.0), high.shape))
+
+
+def _weight_eta(r: Roundings) -> float:
+    """What underflow may take from a recomputed P: in its exp, and, with `recomputes`, in e / l and where it is stored."""
+    return 2.0 * r.elementwise.eta + r.probabilities.eta if r.declared.recomputes else r.elementwise.eta
 
 
 def _delta_error(r: Roundings, f: Forward, p: Float64, excess: Float64, high: Float64, dout: Float64, b_out: Float64, dp: Float64,
@@ -141,8 +146,7 @@ def _delta_error(r: Roundings, f: Forward, p: Float64, excess: Float64, high: Fl
     most = np.abs(dp) + dp_error
     from_p = (excess * most + p * dp_error).sum(axis=-1, keepdims=True)
     from_p = from_p + dot_bound(r.accumulate, (high * most).sum(axis=-1, keepdims=True), f.w.seen + 1.0)
-    if r.declared.recomputes:
-        from_p = from_p + (np.minimum(r.probabilities.eta, high) * most).sum(axis=-1, keepdims=True)
+    from_p = from_p + (np.minimum(_weight_eta(r), high) * most).sum(axis=-1, keepdims=True)
     worst = np.maximum(from_out, from_p)
     return np.asarray(worst + u * ((size * np.abs(f.out)).sum(axis=-1, keepdims=True) + worst))
 
@@ -157,7 +161,8 @@ def _products(r: Roundings, f: Forward, gradient: Gradient, q: Float64, k: Float
     used = float(compound(r.probabilities.u, dropped))
     share = gradient.high * f.z
     dv = (w.p * f.z).swapaxes(-1, -2) @ dout
-    wrong = gradient.excess * f.z + used * share + np.minimum(r.probabilities.eta + r.elementwise.eta, share)
+    eta = _weight_eta(r) * float(np.max(f.z, initial=1.0)) + r.elementwise.eta + r.probabilities.eta       # P, its dropout, its rounding
+    wrong = gradient.excess * f.z + used * share + np.minimum(eta, share)
     dv_size = ((1.0 + used) * share).swapaxes(-1, -2) @ np.abs(dout)            # (B, Hkv, Lk, Dv)
     dv_error = wrong.swapaxes(-1, -2) @ np.abs(dout) + dot_bound(r.accumulate, dv_size, rows)
     dv_error = _stored(r, dv_error, dv_size, blocks, rows)

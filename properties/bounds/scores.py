@@ -48,11 +48,11 @@ def score_errors(r: Roundings, q: Float64, k: Float64, *, causal: Causal, window
                  kv_lengths: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None) -> Scores:
     """The scores of attention and how far computed ones may be, stage by stage.
 
-        x = scale q k^T       dx = |scale| |q||k|^T ((1 + g(D, u_a)) (1 + u)^4 (1 + u_q) - 1) + underflow
+        x = scale q k^T       dx = |scale| |q||k|^T ((1 + g(D, u_a)) (1 + u)^4 (1 + u_q) - 1) + underflow + 2 u_s |x|
         y = c tanh(x / c)     dy = sech^2(nearest 0 of x +- dx') dx' + (tanh_ulps + 2) u |y|,  dx' = dx + 2 u |x|
         s = y + b - a         ds = dy + 2 u |a| + u |s|  (and u of the largest partial sum, where there are both b and a)
 
-    The four roundings of a product: scale itself, log2 e, their product, the product with the sum. They do not depend on
+    The four roundings of a product: scale itself, log2 e, their product, the product with the sum or with q. They do not depend on
     the sign of the scale. u_q: q scaled and rounded to its own format before the product (`scaled_q`). x / c is a
     division or a product with a rounded reciprocal; tanh' = sech^2 falls with |x|, so the end of the interval nearest 0
     has the largest slope. An addition rounds the sum, so a large bias costs u |s|. The distance |p - j| of ALiBi is an
@@ -72,11 +72,13 @@ def score_errors(r: Roundings, q: Float64, k: Float64, *, causal: Causal, window
         q, k = np.abs(finite(q)), np.abs(finite(k))
         product = q @ k                                                         # (B, Hkv, G Lq, Lk)
     limit = min(r.scores.largest, r.elementwise.largest)
-    growth = float(compound(g(D, r.accumulate.u), g(4.0, u), g(2.0, u_s), r.inputs.u if r.declared.scaled_q else 0.0))
+    growth = float(compound(g(D, r.accumulate.u), g(4.0, u), r.inputs.u if r.declared.scaled_q else 0.0))
     widest = max(1.0, abs(scale)) * (1.0 + growth)
     ds = (abs(scale) * growth) * product + (abs(scale) * float(dot_bound(r.accumulate, 0.0, D)) + (1.0 + abs(scale)) * eta)
     if r.declared.scaled_q:
         ds = ds + r.inputs.eta * k.sum(axis=-2, keepdims=True)
+    if u_s:
+        ds = ds + float(g(2.0, u_s)) * (np.abs(finite(s)) + ds)
     over: Bool = np.zeros((*visible.shape[:-1], 1), dtype=bool)
     if product.size and not float(product.max()) * widest * 1.5 < min(r.accumulate.largest, limit, r.inputs.largest):
         over = _product_overflow(r, q, product, s, ds, scale, widest, limit, visible)

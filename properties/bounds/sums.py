@@ -76,7 +76,7 @@ class Roundings:
 
 @lru_cache(maxsize=256)
 def roundings(arithmetic: ResolvedArithmetic) -> Roundings:
-    """The roundings of an arithmetic. Truncating accumulation has twice the unit roundoff.
+    """The roundings of an arithmetic. Truncating accumulation loses twice as much.
 
     >>> from oracles.properties import Arithmetic
     >>> r = roundings(Arithmetic(truncating=True).resolve("bfloat16"))
@@ -88,7 +88,7 @@ def roundings(arithmetic: ResolvedArithmetic) -> Roundings:
         largest = min(f.max, _SQUARE_FITS)
         if source is not None and _holds(f, FloatFormat(source)):
             return Rounding(0.0, 0.0, largest)
-        return Rounding(factor * f.unit_roundoff, underflow_unit(name, arithmetic.flush_to_zero), largest)
+        return Rounding(factor * f.unit_roundoff, factor * underflow_unit(name, arithmetic.flush_to_zero), largest)
 
     a = arithmetic
     return Roundings(
