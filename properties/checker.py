@@ -297,7 +297,8 @@ def _random(strategy: Any, count: int, seed: int) -> list[Any]:
             def collect(recipe: Any) -> None:
                 recipes.append(recipe)
 
-            draw: Any = hypothesis.seed(seed)(explicit(hypothesis.given(strategy)(collect)))
+            draw: Any = explicit(hypothesis.given(strategy)(collect))
+            draw = hypothesis.seed(seed)(draw)
             draw()
         finally:
             set_hypothesis_home_dir(None)

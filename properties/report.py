@@ -71,7 +71,8 @@ class Report:
         """The report under the stable keys."""
         return {
             "operation": self.operation, "subject": self.subject, "version": self.version, "held": self.held,
-            "arithmetic": dict(self.arithmetic), "conventions": dict(self.conventions), "seed": self.seed, "seconds": round(self.seconds, 3),
+            "arithmetic": dict(self.arithmetic), "conventions": dict(self.conventions), "seed": self.seed,
+            "seconds": round(self.seconds, 3),
             "cases": {"designed": self.designed, "random": self.random}, "stopped": self.stopped,
             "verdicts": [v.to_json() for v in self.verdicts], "not_covered": list(self.not_covered), "power": dict(self.power),
         }  # fmt: skip

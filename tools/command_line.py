@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -15,6 +15,9 @@ from oracles.properties.report import Report, junit
 from oracles.properties.signatures import SIGNATURES
 
 from .rendering import console, report_view
+
+if TYPE_CHECKING:
+    from oracles.properties.operation import Operation
 
 app = typer.Typer(name="oracles", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
                   help="Give it a kernel, and it tells you, with evidence, whether the kernel computes what it claims to.")  # fmt: skip
@@ -28,11 +31,15 @@ def list_operations(as_json: Json = False) -> None:
     from oracles.properties.operations import OPERATIONS
 
     if as_json:
-        print(json.dumps([{"operation": o.name, "summary": o.summary, "arguments": list(o.signature.arguments),
-                           "results": list(o.signature.results), "laws": [law.name for law in o.laws]} for o in OPERATIONS], indent=1))  # fmt: skip
+        print(json.dumps([_summary(operation) for operation in OPERATIONS], indent=1))
         return
     for operation in OPERATIONS:
         print(f"{operation.name:26s} {operation.summary}")
+
+
+def _summary(operation: Operation) -> dict[str, Any]:
+    return {"operation": operation.name, "summary": operation.summary, "arguments": list(operation.signature.arguments),
+            "results": list(operation.signature.results), "laws": [law.name for law in operation.laws]}  # fmt: skip
 
 
 @app.command()

@@ -1,0 +1,64 @@
+"""Peer table: every installed third-party implementation checked, one line each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from oracles.properties import UsageError
+from oracles.properties import check as run
+from oracles.properties.peers import PEER_MODULES
+from oracles.properties.report import FAILED, Report
+
+from .rendering import console, ratio
+
+
+@dataclass(frozen=True)
+class PeerRow:
+    """One peer and operation: its report, or why there is none."""
+
+    peer: str
+    operation: str
+    report: Report | None
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The report, or the reason why there is none."""
+        return {"peer": self.peer, "operation": self.operation, "reason": self.reason,
+                "report": None if self.report is None else self.report.to_json()}  # fmt: skip
+
+
+def run_peers(operations: list[str], *, budget: str, failures: Path, quiet: bool) -> list[PeerRow]:
+    """Check each peer on each operation it has. Raises UsageError where no peer could be run at all."""
+    rows = [_row(f"peers:{peer}", operation, budget, failures) for peer in PEER_MODULES for operation in operations]
+    rows = [row for row in rows if not row.reason.endswith(f"has no {row.operation}")]
+    if not any(row.report for row in rows):
+        raise UsageError("no peer is installed that has such an operation; want one: pip install 'oracles[peers]'")
+    if not quiet:
+        console().print(_table(rows))
+    return rows
+
+
+def _row(peer: str, operation: str, budget: str, failures: Path) -> PeerRow:
+    try:
+        return PeerRow(peer, operation, run(operation, peer, budget=budget, failures=failures))
+    except UsageError as error:
+        return PeerRow(peer, operation, None, str(error))
+
+
+def _table(rows: list[PeerRow]) -> Table:
+    table = Table("peer", "version", "operation", "", "elements", "worst / bound", "laws broken, or why not run", "s", box=box.SIMPLE)
+    for row in rows:
+        if row.report is None:
+            table.add_row(row.peer, "", row.operation, "not run", "", "", row.reason, "")
+            continue
+        broken = [v.law for v in row.report.verdicts if v.status == FAILED]
+        agreement = [v.worst_ratio for v in row.report.verdicts if v.law.endswith("agrees_with_the_oracle") and v.compared]
+        table.add_row(row.peer, row.report.version, row.operation, "holds" if row.report.held else "does not hold",
+                      f"{sum(v.compared for v in row.report.verdicts):,}", ratio(max(agreement, default=0.0)), ", ".join(broken),
+                      f"{row.report.seconds:.0f}")  # fmt: skip
+    return table

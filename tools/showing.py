@@ -1,0 +1,60 @@
+"""Showing: the page of one operation, from the code that decides it, so that it cannot go out of date."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from typing import Any
+
+from oracles.properties import bounds
+from oracles.properties.conventions import CONVENTIONS
+from oracles.properties.operations import operation_named
+
+_BOUNDS = {
+    "softmax": bounds.softmax_bound,
+    "log_sum_exp": bounds.log_sum_exp_bound,
+    "merge_attention": bounds.merge_bound,
+    "attention": bounds.attention_bound,
+    "attention_backward": bounds.attention_backward_bound,
+    "attention_packed": bounds.attention_packed_bound,
+    "attention_packed_backward": bounds.attention_packed_backward_bound,
+}
+
+
+def page(name: str) -> str:
+    """Signature, contract, bound, laws and conventions of one operation, as text."""
+    data = page_json(name)
+    laws = [f"  {law['name']}\n{textwrap.indent(law['statement'], '      ')}" for law in data["laws"]]
+    conventions = [f"  {c['name']}: {', '.join(c['values'])}\n      {c['meaning']}" for c in data["conventions"]]
+    parts = [
+        f"{data['signature']}\n    -> {', '.join(data['results'])}",
+        data["contract"],
+        f"Bound\n\n{data['bound']}",
+        "Laws\n\n" + "\n".join(laws),
+        "Conventions a subject may declare\n\n" + "\n".join(conventions) if conventions else "",
+        f"Defined in: {data['source']}",
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def page_json(name: str) -> dict[str, Any]:
+    """The same as data."""
+    operation = operation_named(name)
+    attention = "causal" in operation.signature.optional
+    return {
+        "operation": operation.name,
+        "summary": operation.summary,
+        "signature": _signature(operation.name, operation.oracle),
+        "results": list(operation.signature.results),
+        "contract": inspect.getdoc(operation.oracle) or "",
+        "bound": inspect.getdoc(_BOUNDS[name]) or "",
+        "laws": [{"name": law.name, "statement": inspect.cleandoc(law.statement)} for law in operation.laws],
+        "conventions": [{"name": n, "values": list(v), "meaning": m} for n, (v, m) in CONVENTIONS.items()] if attention else [],
+        "source": operation.source,
+    }
+
+
+def _signature(name: str, oracle: Any) -> str:
+    """The oracle's signature without its annotations: names and defaults are the contract."""
+    parameters = [p.replace(annotation=p.empty) for p in inspect.signature(oracle).parameters.values()]
+    return f"{name}{inspect.Signature(parameters)}"
