@@ -110,7 +110,7 @@ def add_product(into: Array, a: Array, b: Array, odd: Array, seen: Bool | None) 
         into += np.where(special, a[:, j, None] * b[j], 0)
 
 
-def flash_attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: Causal, block_q: int = 128, block_k: int = 256,
+def flash_attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: Causal, block_q: int = 256, block_k: int = 256,
                     window: Window = None, scale: float | None = None, softcap: float | None = None, bias: ArrayLike | None = None,
                     mask: ArrayLike | None = None, kv_lengths: ArrayLike | None = None, sinks: ArrayLike | None = None,
                     alibi_slopes: ArrayLike | None = None, dropout_mask: ArrayLike | None = None,

@@ -16,7 +16,7 @@ from .flash_attention import Tiles, add_product
 
 
 def flash_attention_backward(q: ArrayLike, k: ArrayLike, v: ArrayLike, out: ArrayLike, lse: ArrayLike, dout: ArrayLike, *, causal: Causal,
-                             block_q: int = 128, block_k: int = 256, window: Window = None, scale: float | None = None,
+                             block_q: int = 256, block_k: int = 256, window: Window = None, scale: float | None = None,
                              softcap: float | None = None, bias: ArrayLike | None = None, mask: ArrayLike | None = None,
                              kv_lengths: ArrayLike | None = None, sinks: ArrayLike | None = None, alibi_slopes: ArrayLike | None = None,
                              dropout_mask: ArrayLike | None = None, dropout_p: float = 0.0) -> dict[str, Array]:

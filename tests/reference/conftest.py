@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
 from oracles.reference import attention_scores, softmax_over_visible, visible_keys
 
 Array = NDArray[Any]

@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+
 from oracles.reference import attention, attention_scores, softmax_over_visible, visible_keys
 from oracles.reference.attention import seen_product
 

@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+
 from oracles.reference import attention, attention_backward, visible_keys
 
 pytestmark = pytest.mark.filterwarnings("error")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from oracles.reference import attention, attention_backward, attention_packed, attention_packed_backward
 
 pytestmark = pytest.mark.filterwarnings("error")

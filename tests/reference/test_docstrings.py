@@ -7,8 +7,9 @@ import importlib
 import pkgutil
 
 import numpy as np
-import oracles.reference
 import pytest
+
+import oracles.reference
 
 MODULES = sorted(module.name for module in pkgutil.iter_modules(oracles.reference.__path__))
 WITHOUT_EXAMPLES = {"arguments"}

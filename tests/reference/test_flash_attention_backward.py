@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+
 from oracles.reference import FloatFormat, attention, attention_backward, flash_attention_backward
 
 pytestmark = pytest.mark.filterwarnings("error")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from oracles.reference import memory_traffic
 
 PUBLISHED = memory_traffic(64, 16, 1024, 64, sram_bytes=192 * 1024, element_bytes=2)

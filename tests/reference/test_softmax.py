@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+
 from oracles.reference import attention, log_sum_exp, merge_attention, online_softmax, softmax
 
 U = 2.0**-53

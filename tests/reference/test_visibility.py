@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from oracles.reference import query_positions, visible_keys
 
 CAUSAL = (None, "bottom_right", "top_left")
