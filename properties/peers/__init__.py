@@ -1,1 +1,16 @@
-"""Adapters to other people's implementations, each with the conventions and arithmetic its documentation states."""
+"""Adapters to other people's implementations, each with the conventions and arithmetic its documentation states.
+
+`check("attention", "peers:torch_sdpa")` holds one to the laws. The library is an extra: pip install 'oracles[peers]'.
+"""
+
+from __future__ import annotations
+
+# name of a peer: the module in this folder that declares it. A module has `subjects(name)` and `library_versions(name)`.
+PEER_MODULES: dict[str, str] = {
+    "torch_sdpa": "torch_sdpa",
+    "torch_sdpa_math": "torch_sdpa",
+    "torch_sdpa_flash": "torch_sdpa",
+    "onnxruntime_gqa": "onnxruntime_attention",
+    "onnxruntime_attention": "onnxruntime_attention",
+    "jax": "jax_attention",
+}
