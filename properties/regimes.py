@@ -88,7 +88,7 @@ def _subnormal(x: Float64, fmt: FloatFormat) -> Float64:
 
 
 def _grid(x: Float64) -> Float64:
-    return np.clip(np.rint(2 * x), -4, 4)
+    return np.asarray(np.clip(np.rint(2 * x), -4, 4) + 0.0)                           # no negative zeros
 
 
 def _signs(generator: np.random.Generator, shape: tuple[int, ...]) -> Float64:
@@ -118,7 +118,7 @@ def _row_outlier(x: Float64, fmt: FloatFormat, generator: np.random.Generator) -
 
 def _row_slope(x: Float64) -> Float64:
     n = x.shape[-1]
-    return np.asarray(40 * (np.arange(1, n + 1) / max(n, 1) + np.tanh(x) / max(4 * n, 1)))
+    return np.asarray(40 * (np.arange(1, n + 1) + np.tanh(x) / 4) / n)
 
 
 _ROWS: dict[str, Callable[[Float64, FloatFormat, np.random.Generator], Float64]] = {
@@ -186,7 +186,7 @@ def _alternating(q: Float64, k: Float64, v: Float64, scale: float, fmt: FloatFor
 def _sloped(q: Float64, k: Float64, v: Float64, scale: float, generator: np.random.Generator, *, down: bool) -> Triple:
     D, Lk = q.shape[-1], k.shape[-2]
     direction = _signs(generator, (D,))
-    rise = np.arange(1, Lk + 1)[:, None] / max(Lk, 1)
+    rise = np.arange(1, Lk + 1)[:, None] / Lk
     rise = rise[::-1] if down else rise
     each = 1 + np.tanh(k[..., :1, :1]) / 8                                          # heads differ, the order of keys does not
     return 40 / (scale * D) * direction * (1 + np.tanh(q) / 8), direction * rise * each, v

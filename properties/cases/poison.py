@@ -20,8 +20,9 @@ def poison(q: Array, k: Array, v: Array, dout: Array, *, visible: NDArray[np.boo
         |v| <= min(1e30, max / 8, max / (8 Dv max|dout|))                  so that every partial sum of dout v^T does
 
     with the largest number max of the format (of float32 in the last term for 8 bits and fewer), and 1e300 for 1e30 in
-    float64. q `(..., Hq, Lq, D)`, k `(..., Hkv, Lk, D)`, v `(..., Hkv, Lk, Dv)`, dout `(..., Hq, Lq, Dv)`, visible
-    `(..., Hq, Lq, Lk)`; beyond `(..., Lk)` marks the keys past the end of the sequence. nonfinite: those become NaN in v, and NaN, inf and -inf in turn in k. None: nothing was hidden.
+    float64. None: nothing was hidden. nonfinite: the keys past the end of the sequence, marked by beyond, become NaN in v,
+    and NaN, inf and -inf in turn in k. q `(..., Hq, Lq, D)`, k `(..., Hkv, Lk, D)`, v `(..., Hkv, Lk, Dv)`,
+    dout `(..., Hq, Lq, Dv)`, visible `(..., Hq, Lq, Lk)`, beyond `(..., Lk)`. k and v themselves are left alone.
 
     Source: the rules for poison in the contract; larger numbers make legal additive masks overflow.
     """

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 from collections import Counter
 from itertools import combinations
 
+import numpy as np
 import pytest
 
 from oracles.properties.case_source import RecipeSource, balanced_table
 from oracles.properties.cases.attention import ATTENTION_CASES
 
+MODULES = ("case_source", "regimes", "shrinking", "value_minimiser", "cases.layouts", "cases.poison", "cases.attention")
 FACTORS = {"a": (0, 1), "b": "xyz", "c": tuple(range(7)), "d": tuple("pqrst")}
 
 
@@ -41,3 +45,8 @@ def test_the_same_seed_gives_the_same_table() -> None:
 def test_a_source_is_put_together_from_functions() -> None:
     assert isinstance(ATTENTION_CASES, RecipeSource)
     assert ATTENTION_CASES.operation == "attention"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_in_the_docstrings_run(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(f"oracles.properties.{name}"), extraglobs={"np": np}).failed == 0

@@ -52,8 +52,14 @@ def test_every_regime_takes_empty_shapes(regime: str) -> None:
     assert regimes.draw(regime, (2, 0), "float32", np.random.default_rng(0)).shape == (2, 0)
 
 
+@pytest.mark.parametrize("regime", regimes.REGIMES)
+def test_what_a_small_scale_drives_past_the_largest_number_becomes_the_largest(regime: str) -> None:
+    for x in drawn(regime, "float16", scale=2.0**-12):
+        assert np.isfinite(x).all()
+
+
 def test_an_unknown_regime_is_named() -> None:
-    with pytest.raises(ValueError, match="regime: got 'odd'"):
+    with pytest.raises(ValueError, match="regime: got 'odd'; want one of normal, "):
         regimes.draw("odd", (2,), "float32", np.random.default_rng(0))
 
 
