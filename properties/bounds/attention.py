@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+
 from oracles.properties.arithmetic import ResolvedArithmetic
 from oracles.reference import arguments, attention
 from oracles.reference.arguments import Array, Bool, Causal, Float64, Window
@@ -96,7 +97,7 @@ def forward(r: Roundings, q: Array, k: Array, v: Array, *, sinks: ArrayLike | No
     w = exponential_weights(r, scores.s, scores.ds, scores.visible, column)
     kept, factor = arguments.dropout(dropout_mask, dropout_p, (B, Hq, Lq, Lk))
     z: Float64 | float = 1.0 if kept is None else grouped(kept * factor, Hkv)
-    v = finite(v)
+    v = np.where(np.any(scores.visible, axis=-2)[..., None], finite(v), 0.0)    # what no query sees may be of any size
     out, b_out = _out_error(r, w, scores.visible, z, v)
     given_up = scores.overflow | w.hopeless
     anything = w.seen > 0.0

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+
 from oracles.properties.arithmetic import ResolvedArithmetic
 from oracles.reference import arguments
 from oracles.reference.arguments import Array, Bool, Causal, Float64, Window
@@ -247,7 +248,7 @@ def _sink_bound(r: Roundings, f: Forward, gradient: Gradient, sinks: Float64, sh
     d = d - 2.0 * np.log1p(-r.probabilities.u) + (2.0 + f.w.rescalings.reshape(shape)) * (r.exp_cost if r.declared.recomputes else 0.0)
     excess, hopeless = grown(p, d, np.where(np.isfinite(sinks)[:, None], sink, -np.inf), lse)
     wrong = excess * (np.abs(delta) + delta_error) + p * delta_error
-    wrong = wrong + 2.0 * u * (p + excess) * (np.abs(delta) + delta_error)
+    wrong = wrong + (2.0 * u * (p + excess) + np.minimum(_weight_eta(r), p + excess)) * (np.abs(delta) + delta_error)
     size = (p * np.abs(delta) + wrong).sum(axis=(0, 2))
     error = wrong.sum(axis=(0, 2)) + dot_bound(r.accumulate, size, float(shape[0] * shape[2]))
     error = _stored(r, error, size, g(r.declared.gradient_blocks, r.gradient.u), size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
+
 from oracles.properties.arithmetic import ResolvedArithmetic
 from oracles.reference import arguments
 from oracles.reference.arguments import Float64

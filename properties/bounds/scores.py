@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+
 from oracles.reference import arguments, query_positions, visible_keys
 from oracles.reference.arguments import Array, Bool, Causal, Float64, Window
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+
 from oracles.properties.arithmetic import ResolvedArithmetic
 from oracles.reference import arguments
 from oracles.reference.arguments import Bool, Float64

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+
 from oracles.properties.arithmetic import ResolvedArithmetic
 from oracles.reference import FloatFormat
 from oracles.reference.arguments import Float64

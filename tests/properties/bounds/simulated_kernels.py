@@ -71,7 +71,7 @@ def store(x: Array, name: str, flush: bool = False) -> Array:
         with np.errstate(over="ignore"):
             y = y.astype(getattr(ml_dtypes, name, name)).astype(np.float32)
     tiny = {"float64": 2.0**-1022, "float16": 2.0**-14, "float8_e4m3fn": 2.0**-6}.get(name, 2.0**-126)
-    return np.where(np.abs(y) < tiny, y * 0, y) if flush else y
+    return np.where(np.abs(y) < tiny, np.zeros_like(y), y) if flush else y
 
 
 class Kernel:
@@ -89,11 +89,12 @@ class Kernel:
     def function(self, name: str, x: Array) -> Array:
         """exp, exp2, log, log2 or tanh, wrong by what is declared, its own rounding included."""
         ulps = {"exp": self.a.exp_ulps, "exp2": self.a.exp_ulps, "tanh": self.a.tanh_ulps}.get(name, self.a.log_ulps)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             y = getattr(np, name)(x.astype(np.float64))
         sloppiness = self.plan.rng.uniform(-1, 1, x.shape) if self.plan.sloppiness is None else self.plan.sloppiness
         wrong = np.where((x == 0.0) & (name != "log"), 0.0, sloppiness * (ulps - 1.0) * self.u) if self.type == np.float32 else 0.0
-        return self.e((y * (1.0 + wrong)).astype(self.type))
+        with np.errstate(over="ignore"):
+            return self.e((y * (1.0 + wrong)).astype(self.type))
 
     def product(self, a: Array, b: Array) -> Array:
         """a b, accumulated as planned: (H, I, N) (H, N, J)."""
@@ -165,7 +166,7 @@ def forward(arithmetic: ResolvedArithmetic, plan: Plan, x: Problem) -> tuple[Arr
             if len(piece):
                 keys = np.arange(piece[0] * arithmetic.tile_min, min((piece[-1] + 1) * arithmetic.tile_min, n))
                 parts.append(_one_part(c, x, s, keys, x.sink if not parts else None))
-        out, lse = parts[0] if len(parts) == 1 else _merged(c, parts)
+        out, lse = parts[0] if len(parts) == 1 else merged(c, parts)
         if x.kept is not None and plan.dropout_at_end:
             out = c.e(out * c.type(1.0 / (1.0 - x.dropout_p)))
         if plan.fault == "base2_lse":
@@ -208,16 +209,17 @@ def _one_part(c: Kernel, x: Problem, s: Array, keys: NDArray[np.int64], sink: Ar
         top = np.maximum(m, sink)
         shift = np.where(np.isfinite(top), top, 0).astype(number)
         alpha = np.where(np.isfinite(m), _exp_difference(c, np.where(np.isfinite(m), m, shift), shift), 0).astype(number)
-        old, l = l, c.e(c.e(l * alpha) + np.where(np.isneginf(sink), 0, _exp_difference(c, np.where(np.isneginf(sink), shift, sink), shift)))
+        weight = np.where(np.isneginf(sink), 0, _exp_difference(c, np.where(np.isneginf(sink), shift, sink), shift)).astype(number)
+        old, l = l, c.e(c.e(l * alpha) + weight)
         acc, m = c.e(acc * alpha), top
         if plan.normalise == "each_step":
             acc = c.e(c.e(acc * old) / np.where(l > 0, l, 1).astype(number))
     safe = np.where(l > 0, l, 1).astype(number)
     lse = np.where(l > 0, c.e(np.where(np.isfinite(m), m, 0) + _log(c, safe)), -np.inf).astype(number)
     if plan.normalise == "first":
-        p = _for_product(c, x, np.where(x.visible[..., keys], _exp_difference(c, np.where(x.visible[..., keys], s[..., keys], 0), m), 0)
-                         .astype(number) / safe, keys)
-        return c.product(p, x.v[..., keys, :]), lse
+        seen = x.visible[..., keys]
+        e = np.where(seen, _exp_difference(c, np.where(seen, s[..., keys], 0), np.where(np.isfinite(m), m, 0)), 0).astype(number)
+        return c.product(_for_product(c, x, c.e(e / safe), keys), x.v[..., keys, :]), lse
     if plan.normalise == "each_step":
         return acc, lse
     return (c.e(acc * c.e(1 / safe)) if plan.normalise == "reciprocal" else c.e(acc / safe)), lse
@@ -231,11 +233,12 @@ def _for_product(c: Kernel, x: Problem, p: Array, keys: NDArray[np.int64]) -> Ar
     return store(p, "float16" if c.plan.fault == "p_float16" else c.a.probabilities, c.a.flush_to_zero)
 
 
-def _merged(c: Kernel, parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+def merged(c: Kernel, parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
     """Partial results put together by their log-sum-exp, all at once."""
     top = np.maximum.reduce([lse for _, lse in parts])
     shift = np.where(np.isfinite(top), top, 0).astype(c.type)
-    weights = [np.where(np.isfinite(lse), _exp_difference(c, np.where(np.isfinite(lse), lse, shift), shift), 0).astype(c.type) for _, lse in parts]
+    weights = [np.where(np.isfinite(lse), _exp_difference(c, np.where(np.isfinite(lse), lse, shift), shift), 0).astype(c.type)
+               for _, lse in parts]
     total, out = np.zeros_like(top), np.zeros_like(parts[0][0])
     for w in weights:
         total = c.e(total + w)
@@ -279,8 +282,8 @@ def backward(arithmetic: ResolvedArithmetic, plan: Plan, x: Problem, out: Array,
         grad = {name: store(g, a.out, flush) for name, g in grad.items()}
         grad["ds"] = store(store(dsc, a.probabilities, flush), a.out, flush)
         if x.sink is not None:
-            p_sink = np.where(np.isneginf(x.sink), 0, _exp_difference(c, np.where(np.isneginf(x.sink), shift, x.sink), shift)).astype(number)
-            grad["dsink"] = -c.e(p_sink * delta)
+            weight = _exp_difference(c, np.where(np.isneginf(x.sink), shift, x.sink), shift)
+            grad["dsink"] = -c.e(np.where(np.isneginf(x.sink), 0, weight).astype(number) * delta)
     return grad
 
 

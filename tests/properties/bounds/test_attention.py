@@ -1,8 +1,170 @@
-"""x"""
-import time
+"""Simulated legal attention kernels against their bounds, forward and backward, and faults that the bounds must see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 import pytest
-from .drawn_problems import CONTRACTS
-from .monte_carlo import tally
+
+from oracles.properties import Arithmetic
+from oracles.properties.bounds import attention_bound, attention_packed_bound
+from oracles.reference import attention
+
+from .drawn_problems import CONTRACTS, FAMILIES, resolved
+from .monte_carlo import draw, run_backward, run_forward, tally
+from .simulated_kernels import Plan
+
+
+def _arrays(seed: int, shape: tuple[int, ...] = (1, 2, 40, 16), dtype: Any = np.float32) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal(shape).astype(dtype) for name in ("q", "k", "v", "dout")}
+
+
 @pytest.mark.parametrize("contract", CONTRACTS)
-def test_mc(contract):
-    t=time.perf_counter(); print(contract, {k: round(v,3) for k,v in tally(contract, range(100)).items()}, round(time.perf_counter()-t,2))
+def test_legal_kernels_stay_within_the_bound(contract: str) -> None:
+    worst = tally(contract, range(160))
+    assert worst["out"] > 0.1                                                   # and not by an idle margin
+    assert worst["lse"] > 0.1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_legal_kernels_stay_within_the_bound_in_a_long_run(contract: str) -> None:
+    print(contract, tally(contract, range(160, 8000), long=True))
+
+
+def test_every_input_family_is_drawn() -> None:
+    assert {draw("float32", seed)[2]["family"] for seed in range(160)} == set(FAMILIES)
+
+
+def test_most_elements_are_compared() -> None:
+    finite, total = 0, 0
+    for seed in range(100):
+        a, _, arrays, options = draw("float32", seed)
+        bound = attention_bound(a, arrays["q"], arrays["k"], arrays["v"], **options)["out"]
+        finite, total = finite + int(np.isfinite(bound).sum()), total + bound.size
+    assert finite > 0.95 * total
+
+
+def test_a_float64_kernel_is_judged_by_its_bound_and_the_oracles() -> None:
+    a = Arithmetic().resolve("float64")
+    worst: dict[str, float] = {}
+    for seed in range(60):
+        _, plan, arrays, options = draw("float32", seed)
+        arrays = {name: x if name == "family" else x.astype(np.float64) for name, x in arrays.items()}
+        found = {**run_forward(a, plan, arrays, options, oracle=a.widened()), **run_backward(a, plan, arrays, options, oracle=a.widened())}
+        worst = {name: max(worst.get(name, 0.0), ratio) for name, ratio in found.items()}
+    assert max(worst.values()) <= 1.0, worst
+    assert max(worst.values()) > 0.01
+
+
+# fault: (contract, factor on q, what else is special). Each must be seen in out or lse.
+FAULTS = {
+    "scale": ("float32", 1.0, {}),
+    "p_float16": ("float32", 1.0, {}),
+    "dropped_key": ("float32", 1.0, {}),
+    "not_rescaled": ("float32", 1.0, {"tile": 16}),
+    "base2_lse": ("float32", 1.0, {}),
+    "scale, bfloat16": ("bfloat16, flash_gpu", 1.0, {}),
+    "dropped_key, bfloat16": ("bfloat16, flash_gpu", 1.0, {}),
+    "not_rescaled, bfloat16": ("bfloat16, flash_gpu", 1.0, {"tile": 16}),
+    "base2_lse, bfloat16": ("bfloat16, flash_gpu", 1.0, {}),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_outside_the_bound(fault: str) -> None:
+    contract, factor, plan = FAULTS[fault]
+    a = resolved(contract)
+    arrays = _arrays(7)
+    arrays["q"] = arrays["q"] * np.float32(factor)
+    options: dict[str, Any] = {"causal": None}
+    if contract.startswith("bfloat16"):
+        from oracles.reference import FloatFormat
+        arrays = {name: FloatFormat("bfloat16").cast(x) for name, x in arrays.items()}
+    sound = run_forward(a, Plan(**plan), arrays, options)
+    broken = run_forward(a, Plan(fault=fault.split(",")[0], **plan), arrays, options)
+    print(fault, {name: (round(sound[name], 3), round(broken[name], 3)) for name in sound})
+    assert max(sound.values()) <= 1.0 < max(broken.values())
+
+
+def test_what_is_hidden_changes_no_bound() -> None:
+    a, x = resolved("float32"), _arrays(1)
+    mask = np.arange(40) < 25
+    plain = attention_bound(a, x["q"], x["k"], x["v"], causal=None, mask=mask)
+    for poison in (1e30, np.nan, -np.inf):
+        k, v = x["k"].copy(), x["v"].copy()
+        k[..., 25:, :], v[..., 25:, :] = poison, poison
+        poisoned = attention_bound(a, x["q"], k, v, causal=None, mask=mask)
+        assert all(np.array_equal(plain[name], poisoned[name]) for name in plain)
+
+
+def test_a_row_that_sees_nothing_has_no_tolerance() -> None:
+    x = _arrays(2)
+    bound = attention_bound(resolved("float16, P float16"), x["q"], x["k"], x["v"], causal="top_left", kv_lengths=np.array([0]))
+    assert not bound["out"].any()
+    assert not bound["lse"].any()
+    empty = np.zeros((1, 2, 0, 16), np.float32)
+    assert not attention_bound(resolved("float32"), x["q"], empty, empty, causal=None)["out"].any()
+    assert attention_bound(resolved("float32"), empty, x["k"], x["v"], causal=None)["lse"].shape == (1, 2, 0)
+
+
+def test_rows_that_are_nan_are_compared_by_kind() -> None:
+    x = _arrays(3)
+    x["k"][0, 0, 10] = np.nan
+    x["v"][0, 1, 20, 3] = np.inf
+    out, lse = attention(x["q"], x["k"], x["v"], causal="top_left")
+    bound = attention_bound(resolved("float32"), x["q"], x["k"], x["v"], causal="top_left")
+    assert ((bound["out"] == 0) == ~np.isfinite(out)).all()
+    assert ((bound["lse"] == 0) == ~np.isfinite(lse)).all()
+
+
+@pytest.mark.parametrize(("name", "factor"), [("q", 1e20), ("v", 3e38)])
+def test_what_may_overflow_is_not_compared(name: str, factor: float) -> None:
+    x = _arrays(4)
+    x[name] = np.sign(x[name]) * np.float32(factor)
+    if name == "q":
+        x["k"] *= np.float32(1e20)
+    bound = attention_bound(resolved("float32"), x["q"], x["k"], x["v"], causal=None)
+    assert np.isposinf(bound["out"]).all()
+    assert np.isposinf(bound["lse"]).all() == (name == "q")
+
+
+def test_a_large_negative_bias_is_a_mask_and_stays_compared() -> None:
+    x = _arrays(5)
+    bias = np.where(np.arange(40) < 30, 0.0, np.finfo(np.float32).min).astype(np.float32)
+    a = resolved("float32")
+    added = attention_bound(a, x["q"], x["k"], x["v"], causal=None, bias=np.broadcast_to(bias, (1, 1, 40, 40)))
+    hidden = attention_bound(a, x["q"], x["k"], x["v"], causal=None, mask=np.arange(40) < 30)
+    assert (added["out"] < 1.5 * hidden["out"]).all()
+    assert (added["lse"] < 1.5 * hidden["lse"]).all()
+
+
+def test_every_bound_allows_one_rounding_of_the_result() -> None:
+    x = _arrays(6)
+    out, lse = attention(x["q"], x["k"], x["v"], causal=None)
+    for out_format, u in (("bfloat16", 2.0**-8), ("float32", 2.0**-24)):
+        bound = attention_bound(replace(resolved("float32"), out=out_format), x["q"], x["k"], x["v"], causal=None)
+        assert (bound["out"] >= u * np.abs(out)).all()
+        assert (bound["lse"] >= 2.0**-24 * np.abs(lse)).all()
+
+
+def test_the_sign_of_the_scale_does_not_matter_with_keys_turned_round() -> None:
+    x = _arrays(8)
+    a = resolved("float16, scaled q")
+    plus, minus = (attention_bound(a, x["q"], sign * x["k"], x["v"], causal=None, scale=sign * 0.25) for sign in (1.0, -1.0))
+    assert np.array_equal(plus["out"], minus["out"])
+    assert np.array_equal(plus["lse"], minus["lse"])
+
+
+def test_packed_sequences_have_the_bounds_of_each_alone() -> None:
+    rng = np.random.default_rng(9)
+    q, k, v = (rng.standard_normal((n, h, 8)).astype(np.float32) for n, h in ((7, 4), (9, 2), (9, 2)))
+    a = resolved("float32")
+    packed = attention_packed_bound(a, q, k, v, [0, 3, 3, 7], [0, 4, 9, 9], causal="bottom_right", window=(2, None), softcap=5.0)
+    alone = attention_bound(a, *(x.swapaxes(0, 1)[None] for x in (q[:3], k[:4], v[:4])), causal="bottom_right", window=(2, None), softcap=5.0)
+    assert np.array_equal(packed["out"][:3], alone["out"][0].swapaxes(0, 1))
+    assert np.array_equal(packed["lse"][:, :3], alone["lse"][0])
+    assert not packed["out"][3:].any()
