@@ -66,6 +66,8 @@ def test_the_result_is_an_array_of_its_own() -> None:
 @pytest.mark.parametrize(("arguments", "error", "words"), [
     ({"window": (-1, 0)}, ValueError, r"window: got -1; want a whole number >= 0"),
     ({"window": (0,)}, ValueError, r"window: got \(0,\); want None or a pair"),
+    ({"window": 3}, ValueError, r"window: got 3; want None or a pair"),
+    ({"window": "ab"}, ValueError, r"window: got 'ab'; want None or a pair"),
     ({"window": (True, 0)}, TypeError, r"window: got True"),
     ({"window": (1.5, 0)}, TypeError, r"window: got 1.5"),
     ({"causal": True}, ValueError, r"causal: got True; want None, 'bottom_right' or 'top_left'"),
