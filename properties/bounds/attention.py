@@ -49,7 +49,7 @@ def attention_bound(arithmetic: ResolvedArithmetic, q: ArrayLike, k: ArrayLike, 
                           + c sum_j p e^d |z v_j|                                 rounding P, the products, the sum
                           + sum_j min(eta, p e^d) |z v_j|                         underflow of exp and of P
                           + gamma |out| sum_j p e^d ] / (1 - shrinkage)     roundings of the row sum
-        c = (1 + u_p) (1 + gamma) (1 + 3 u if dropout) - 1,  1 + gamma = (1 + u_a)^(n + 1) (1 + u)^4T
+        c = (1 + u_p) (1 + gamma) (1 + 3 u if dropout) - 1,  1 + gamma = (1 + u_a)^(n + 1) (1 + u)^(4T + 1)
 
     then 3 u (|out| + error) for the division and one rounding of `out`. lse: `lse_error`, one rounding of `lse`.
     The first line: N' - out D', for the computed numerator and row sum, loses what the weights' errors share, because

@@ -146,7 +146,8 @@ def _delta_error(r: Roundings, f: Forward, p: Float64, excess: Float64, high: Fl
     from_out = from_out + dot_bound(r.accumulate, (size * (np.abs(f.out) + b_out)).sum(axis=-1, keepdims=True), Dv)
     most = np.abs(dp) + dp_error
     from_p = (excess * most + p * dp_error).sum(axis=-1, keepdims=True)
-    from_p = from_p + dot_bound(r.accumulate, (high * most).sum(axis=-1, keepdims=True), f.w.seen + 1.0)
+    size_p = (high * most).sum(axis=-1, keepdims=True)
+    from_p = from_p + dot_bound(r.accumulate, size_p, f.w.seen + 1.0) + u * size_p
     from_p = from_p + (np.minimum(_weight_eta(r), high) * most).sum(axis=-1, keepdims=True)
     worst = np.maximum(from_out, from_p)
     return np.asarray(worst + u * ((size * np.abs(f.out)).sum(axis=-1, keepdims=True) + worst))

@@ -50,12 +50,12 @@ class Weights:
     hopeless: Bool
 
     def sum_growth(self, r: Roundings) -> Float64:
-        """ln of what the roundings of a row sum, or of P V, may multiply a term with: n + 1 additions, T rescalings."""
-        return np.asarray((self.seen + 1.0) * np.log1p(r.accumulate.u) + 4.0 * self.rescalings * np.log1p(r.rescale_u))
+        """ln of what the roundings of a row sum, or of P V, may multiply a term with: n + 1 additions, T rescalings, a store."""
+        return np.asarray((self.seen + 1.0) * np.log1p(r.accumulate.u) + (4.0 * self.rescalings + 1.0) * np.log1p(r.rescale_u))
 
     def sum_decay(self, r: Roundings) -> Float64:
         """-ln of what they may divide it by."""
-        return np.asarray(-(self.seen + 1.0) * np.log1p(-r.accumulate.u) - 4.0 * self.rescalings * np.log1p(-r.rescale_u))
+        return np.asarray(-(self.seen + 1.0) * np.log1p(-r.accumulate.u) - (4.0 * self.rescalings + 1.0) * np.log1p(-r.rescale_u))
 
 
 def exponential_weights(r: Roundings, s: Float64, ds: Float64, visible: Bool, sinks: Float64 | None = None) -> Weights:
@@ -95,7 +95,7 @@ def exponential_weights(r: Roundings, s: Float64, ds: Float64, visible: Bool, si
 
     top, low = (np.where(visible, edge, -np.inf).max(axis=-1, keepdims=True, initial=-np.inf) for edge in (s + ds, s - ds))
     if sinks is not None:
-        sink_ds = (u + r.scores.u) * np.abs(sinks)
+        sink_ds = (u + r.scores.u) * np.abs(np.where(np.isneginf(sinks), 0.0, sinks))
         top, low = np.maximum(top, sinks + sink_ds), np.maximum(low, sinks - sink_ds)
     top, low = (np.where(np.isneginf(edge), 0.0, edge) for edge in (top, low))
     largest = np.maximum(np.abs(top), np.abs(low))                              # of the computed maximum
@@ -105,7 +105,7 @@ def exponential_weights(r: Roundings, s: Float64, ds: Float64, visible: Bool, si
 
     def distance(s: Float64, ds: Float64) -> Float64:
         d = (1.0 + 3.0 * u) * ds + 3.0 * u * (top - s) + u * (2.0 + 4.0 * merged) * np.maximum(np.abs(s) + ds, largest) + row
-        return np.asarray(np.minimum(d, np.finfo(np.float64).max))
+        return np.clip(d, 0.0, np.finfo(np.float64).max)                        # below 0 only where hidden
 
     d = distance(s, ds)
     excess, hopeless = grown(p, d, x, m + logl)
@@ -113,7 +113,7 @@ def exponential_weights(r: Roundings, s: Float64, ds: Float64, visible: Bool, si
     small = d.size == 0 or float(d.max()) < _SMALL
     deficit_sum = excess_sum if small else -(p * np.expm1(-d)).sum(axis=-1, keepdims=True)
     if sinks is not None:
-        p_sink, d_sink = np.exp(sinks - m - logl), distance(sinks, sink_ds)
+        p_sink, d_sink = np.exp(sinks - m - logl), distance(np.where(np.isneginf(sinks), m, sinks), sink_ds)
         sink_excess, sink_hopeless = grown(p_sink, d_sink, sinks, m + logl)
         excess_sum = excess_sum + sink_excess
         deficit_sum = deficit_sum - p_sink * np.expm1(-d_sink)
@@ -148,8 +148,8 @@ def _rescalings(visible: Bool, seen: Float64, tile_min: int) -> Float64:
 def row_sum_errors(r: Roundings, w: Weights) -> tuple[Float64, Float64]:
     """The largest relative growth and shrinkage of the computed row sum, each (..., R, 1), the second at most 1.
 
-        growth = (1 + sum p (e^d - 1) + underflow) (1 + u_a)^(n + 1) (1 + u)^4T (1 + u_p) - 1
-        shrinkage = 1 - (1 - sum p (1 - e^-d) - underflow) (1 - u_a)^(n + 1) (1 - u)^4T (1 - u_p)
+        growth = (1 + sum p (e^d - 1) + underflow) (1 + u_a)^(n + 1) (1 + u)^(4T + 1) (1 + u_p) - 1
+        shrinkage = 1 - (1 - sum p (1 - e^-d) - underflow) (1 - u_a)^(n + 1) (1 - u)^(4T + 1) (1 - u_p)
 
     u_p and the underflow of P count where the rounded probabilities are summed.
     """

@@ -101,11 +101,13 @@ def roundings(arithmetic: ResolvedArithmetic) -> Roundings:
 def underflow_unit(name: str, flush_to_zero: bool) -> float:
     """The largest absolute error of underflow in a format: half the smallest subnormal, or the smallest normal number.
 
+    The latter for float64 too, in which bounds are computed: multiples of half its smallest number would vanish there.
+
     >>> underflow_unit("float16", False) == 2.0**-25, underflow_unit("float16", True) == 2.0**-14
     (True, True)
     """
     f = FloatFormat(name)
-    return f.tiny if flush_to_zero else f.smallest / 2
+    return f.tiny if flush_to_zero or name == "float64" else f.smallest / 2
 
 
 def _holds(wide: FloatFormat, narrow: FloatFormat) -> bool:

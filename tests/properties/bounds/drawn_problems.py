@@ -28,6 +28,8 @@ CONTRACTS: dict[str, tuple[Arithmetic, str]] = {
     "bfloat16, sum of rounded P": (Arithmetic(probabilities="input", row_sum_rounded=True), "bfloat16"),
     "bfloat16, gradient bfloat16": (Arithmetic(probabilities="input", gradient="input", gradient_blocks=4), "bfloat16"),
     "bfloat16, eager": (Arithmetic.preset("eager"), "bfloat16"),
+    "bfloat16, elementwise bfloat16": (Arithmetic(elementwise="input", exp_ulps=1.0, log_ulps=1.0, tanh_ulps=1.0), "bfloat16"),
+    "float16, accumulate float16": (Arithmetic(accumulate="input", probabilities="input"), "float16"),
     "float8_e4m3fn, out bfloat16": (Arithmetic(probabilities="input", out="bfloat16", row_sum_rounded=True), "float8_e4m3fn"),
 }
 
@@ -111,7 +113,8 @@ def draw_options(rng: np.random.Generator, Hq: int, Lq: int, Lk: int, D: int) ->
     if rng.random() < 0.2:
         options["alibi_slopes"] = (2.0 ** -rng.integers(0, 8, Hq) * rng.choice([1.0, 1.3])).astype(np.float32)
     if rng.random() < 0.25:
-        options["sinks"] = (rng.standard_normal(Hq) * rng.choice([1.0, 10.0])).astype(np.float32)
+        sinks = rng.standard_normal(Hq) * rng.choice([1.0, 10.0])
+        options["sinks"] = np.where(rng.random(Hq) < 0.1, -np.inf, sinks).astype(np.float32)
     if rng.random() < 0.2:
         options["mask"] = rng.random((1, 1, Lq, Lk)) < 0.7
     if rng.random() < 0.15:
@@ -125,7 +128,7 @@ def draw_options(rng: np.random.Generator, Hq: int, Lq: int, Lk: int, D: int) ->
 def draw_plan(rng: np.random.Generator, a: ResolvedArithmetic) -> Plan:
     """A way to compute that the arithmetic allows."""
     tile = [None, None, 16, 17, 32, 64, 128][rng.integers(7)]
-    products = ["blas", "forward", "backward"] + ["blocks"] * 2 * a.truncating
+    products = ["forward", "backward"] + ["blas"] * (a.accumulate != "float16") + ["blocks"] * 2 * a.truncating
     plan = Plan(product=str(rng.choice(products)), tile=tile, reverse=bool(rng.random() < 0.4), splits=int(rng.choice([1, 1, 1, 2, 3, 4])),
                 base2=bool(rng.random() < 0.5), normalise=str(rng.choice(["divide", "divide", "reciprocal", "each_step"])),
                 sink_first=bool(rng.random() < 0.5), bias_with_alibi=bool(rng.random() < 0.5), delta_from_p=bool(rng.random() < 0.4),

@@ -71,7 +71,8 @@ def run_backward(a: ResolvedArithmetic, plan: Plan, arrays: dict[str, Any], opti
         ds = got["ds"].reshape(shape).astype(np.float64)
         result["dbias"] = simulated_kernels.store(_sum_to(ds, options["bias"].shape).astype(working), a.out, a.flush_to_zero)
     if "sinks" in options:
-        dsink = got["dsink"].reshape(shape[:3]).sum(axis=(0, 2), dtype=working)
+        with np.errstate(invalid="ignore", over="ignore"):
+            dsink = got["dsink"].reshape(shape[:3]).sum(axis=(0, 2), dtype=working)
         result["dsinks"] = simulated_kernels.store(dsink, a.out, a.flush_to_zero)
     return ratios(result, exact, bound)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from oracles.properties.arithmetic import ResolvedArithmetic
+from oracles.reference import FloatFormat
 
 Array = NDArray[np.floating]
 LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
@@ -64,14 +64,15 @@ class Plan:
 
 def store(x: Array, name: str, flush: bool = False) -> Array:
     """x rounded once to a format (saturating in float8), in the working type."""
-    if name in _WIDE:
-        y = x if name == "float64" else x.astype(np.float32)
+    if name == "float64":
+        y = x
+    elif name == "float32":
+        y = x.astype(np.float32, copy=False)
     else:
         y = np.clip(x, -448.0, 448.0) if name == "float8_e4m3fn" else x
         with np.errstate(over="ignore"):
-            y = y.astype(getattr(ml_dtypes, name, name)).astype(np.float32)
-    tiny = {"float64": 2.0**-1022, "float16": 2.0**-14, "float8_e4m3fn": 2.0**-6}.get(name, 2.0**-126)
-    return np.where(np.abs(y) < tiny, np.zeros_like(y), y) if flush else y
+            y = y.astype(FloatFormat(name).dtype).astype(np.float32)
+    return np.where(np.abs(y) < FloatFormat(name).tiny, np.zeros_like(y), y) if flush else y
 
 
 class Kernel:
@@ -80,7 +81,7 @@ class Kernel:
     def __init__(self, arithmetic: ResolvedArithmetic, plan: Plan) -> None:
         self.a, self.plan = arithmetic, plan
         self.type = np.float64 if arithmetic.elementwise == "float64" else np.float32
-        self.u = 2.0**-53 if self.type == np.float64 else 2.0**-24
+        self.u = FloatFormat(arithmetic.elementwise).unit_roundoff
 
     def e(self, x: Array) -> Array:
         """One elementwise result."""
@@ -100,9 +101,9 @@ class Kernel:
         """a b, accumulated as planned: (H, I, N) (H, N, J)."""
         if self.type == np.float64:
             return a @ b
-        n, flush = a.shape[-1], self.a.flush_to_zero
+        n, flush, sums = a.shape[-1], self.a.flush_to_zero, self.a.accumulate
         if self.plan.product == "blas":
-            return store(a @ b, "float32", flush)
+            return store(a @ b, sums, flush)
         total = np.zeros((*a.shape[:-1], b.shape[-1]), np.float32)
         if self.plan.product == "blocks":
             for j in range(0, n, 8):
@@ -111,7 +112,7 @@ class Kernel:
                 total = np.where(np.abs(near.astype(np.float64)) > np.abs(exact), np.nextafter(near, np.float32(0)), near)
             return store(total, "float32", flush)
         for j in range(n) if self.plan.product == "forward" else reversed(range(n)):
-            total = store(total + store(a[..., :, j, None] * b[..., None, j, :], "float32", flush), "float32", flush)
+            total = store(total + store(a[..., :, j, None] * b[..., None, j, :], sums, flush), sums, flush)
         return total
 
     def sum(self, x: Array) -> Array:

@@ -10,7 +10,7 @@ import pytest
 
 from oracles.properties import Arithmetic
 from oracles.properties.bounds import attention_bound, attention_packed_bound
-from oracles.reference import attention
+from oracles.reference import FloatFormat, attention
 
 from .drawn_problems import CONTRACTS, FAMILIES, resolved
 from .monte_carlo import draw, run_backward, run_forward, tally
@@ -24,7 +24,7 @@ def _arrays(seed: int, shape: tuple[int, ...] = (1, 2, 40, 16), dtype: Any = np.
 
 @pytest.mark.parametrize("contract", CONTRACTS)
 def test_legal_kernels_stay_within_the_bound(contract: str) -> None:
-    worst = tally(contract, range(160))
+    worst = tally(contract, range(140))
     assert worst["out"] > 0.1                                                   # and not by an idle margin
     assert worst["lse"] > 0.1
 
@@ -32,11 +32,11 @@ def test_legal_kernels_stay_within_the_bound(contract: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("contract", CONTRACTS)
 def test_legal_kernels_stay_within_the_bound_in_a_long_run(contract: str) -> None:
-    print(contract, tally(contract, range(160, 8000), long=True))
+    print(contract, tally(contract, range(140, 7500), long=True))
 
 
 def test_every_input_family_is_drawn() -> None:
-    assert {draw("float32", seed)[2]["family"] for seed in range(160)} == set(FAMILIES)
+    assert {draw("float32", seed)[2]["family"] for seed in range(140)} == set(FAMILIES)
 
 
 def test_most_elements_are_compared() -> None:
@@ -60,33 +60,17 @@ def test_a_float64_kernel_is_judged_by_its_bound_and_the_oracles() -> None:
     assert max(worst.values()) > 0.01
 
 
-# fault: (contract, factor on q, what else is special). Each must be seen in out or lse.
-FAULTS = {
-    "scale": ("float32", 1.0, {}),
-    "p_float16": ("float32", 1.0, {}),
-    "dropped_key": ("float32", 1.0, {}),
-    "not_rescaled": ("float32", 1.0, {"tile": 16}),
-    "base2_lse": ("float32", 1.0, {}),
-    "scale, bfloat16": ("bfloat16, flash_gpu", 1.0, {}),
-    "dropped_key, bfloat16": ("bfloat16, flash_gpu", 1.0, {}),
-    "not_rescaled, bfloat16": ("bfloat16, flash_gpu", 1.0, {"tile": 16}),
-    "base2_lse, bfloat16": ("bfloat16, flash_gpu", 1.0, {}),
-}
+FAULTS = ("scale", "p_float16", "dropped_key", "not_rescaled", "base2_lse")
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_faults_are_outside_the_bound(fault: str) -> None:
-    contract, factor, plan = FAULTS[fault]
-    a = resolved(contract)
-    arrays = _arrays(7)
-    arrays["q"] = arrays["q"] * np.float32(factor)
-    options: dict[str, Any] = {"causal": None}
-    if contract.startswith("bfloat16"):
-        from oracles.reference import FloatFormat
-        arrays = {name: FloatFormat("bfloat16").cast(x) for name, x in arrays.items()}
-    sound = run_forward(a, Plan(**plan), arrays, options)
-    broken = run_forward(a, Plan(fault=fault.split(",")[0], **plan), arrays, options)
-    print(fault, {name: (round(sound[name], 3), round(broken[name], 3)) for name in sound})
+@pytest.mark.parametrize(("contract", "fault"), [("float32", fault) for fault in FAULTS] +
+                         [("bfloat16, flash_gpu", fault) for fault in FAULTS if fault != "p_float16"])      # finer than its own P
+def test_faults_are_outside_the_bound(contract: str, fault: str) -> None:
+    a, options = resolved(contract), {"causal": None}
+    arrays = {name: FloatFormat(a.inputs).cast(x) for name, x in _arrays(7).items()}
+    sound = run_forward(a, Plan(tile=16), arrays, options)
+    broken = run_forward(a, Plan(tile=16, fault=fault), arrays, options)
+    print(contract, fault, {name: (round(sound[name], 3), round(broken[name], 3)) for name in sound})
     assert max(sound.values()) <= 1.0 < max(broken.values())
 
 
@@ -163,8 +147,9 @@ def test_packed_sequences_have_the_bounds_of_each_alone() -> None:
     rng = np.random.default_rng(9)
     q, k, v = (rng.standard_normal((n, h, 8)).astype(np.float32) for n, h in ((7, 4), (9, 2), (9, 2)))
     a = resolved("float32")
-    packed = attention_packed_bound(a, q, k, v, [0, 3, 3, 7], [0, 4, 9, 9], causal="bottom_right", window=(2, None), softcap=5.0)
-    alone = attention_bound(a, *(x.swapaxes(0, 1)[None] for x in (q[:3], k[:4], v[:4])), causal="bottom_right", window=(2, None), softcap=5.0)
+    options: dict[str, Any] = {"causal": "bottom_right", "window": (2, None), "softcap": 5.0}
+    packed = attention_packed_bound(a, q, k, v, [0, 3, 3, 7], [0, 4, 9, 9], **options)
+    alone = attention_bound(a, *(x.swapaxes(0, 1)[None] for x in (q[:3], k[:4], v[:4])), **options)
     assert np.array_equal(packed["out"][:3], alone["out"][0].swapaxes(0, 1))
     assert np.array_equal(packed["lse"][:, :3], alone["lse"][0])
     assert not packed["out"][3:].any()

@@ -25,12 +25,13 @@ def _call(seed: int, **options: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def _options(seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
-    return {"bias": rng.standard_normal((1, 1, 40, 40)).astype(np.float32), "sinks": rng.standard_normal(4).astype(np.float32), "softcap": 5.0}
+    return {"bias": rng.standard_normal((1, 1, 40, 40)).astype(np.float32), "sinks": rng.standard_normal(4).astype(np.float32),
+            "softcap": 5.0}
 
 
 def test_every_gradient_has_a_bound_of_its_shape() -> None:
     call, options = _call(0, **_options(0))
-    bound, exact = (f(*call, **options) for f in (lambda *a, **o: attention_backward_bound(resolved("float32"), *a, **o), attention_backward))
+    bound, exact = attention_backward_bound(resolved("float32"), *call, **options), attention_backward(*call, **options)
     assert {name: b.shape for name, b in bound.items()} == {name: x.shape for name, x in exact.items()}
     assert all((b > 0).all() and np.isfinite(b).all() for b in bound.values())
 
@@ -65,7 +66,7 @@ def test_gradients_that_are_nan_are_compared_by_kind() -> None:
 
 def test_a_dS_that_the_format_of_P_does_not_hold_is_not_compared() -> None:
     call, options = _call(4)
-    wide, narrow = (attention_backward_bound(resolved(c), *call[:5], call[5] * 3e4, **options) for c in ("float32", "float16, P float16"))
+    wide, narrow = (attention_backward_bound(resolved(c), *call[:5], call[5] * 1e6, **options) for c in ("float32", "float16, P float16"))
     assert np.isfinite(wide["dq"]).all()
     assert np.isposinf(narrow["dq"]).any()
 

@@ -24,7 +24,8 @@ def test_legal_merges_stay_within_the_bound(contract: str) -> None:
         rng = np.random.default_rng(seed)
         lse = [(rng.standard_normal((6, 1)) * rng.choice([0.1, 5, 100]) + rng.choice([0, 500])).astype(np.float32) for _ in "ab"]
         lse = [np.where(rng.random(x.shape) < 0.1, -np.inf, x).astype(np.float32) for x in lse]
-        out = [store((rng.standard_normal((6, 5)) * 10.0 ** rng.integers(-3, 4) + rng.choice([0, 50])).astype(np.float32), a.out) for _ in "ab"]
+        size, offset = 10.0 ** rng.integers(-3, 4, 2), rng.choice([0, 50], 2)
+        out = [store((rng.standard_normal((6, 5)) * size[i] + offset[i]).astype(np.float32), a.out) for i in range(2)]
         plan = Plan(base2=bool(rng.random() < 0.5), normalise=str(rng.choice(["divide", "reciprocal"])),
                     sloppiness=[0.0, 1.0, -1.0, None][rng.integers(4)], rng=rng)
         parts = (out[0], lse[0][:, 0], out[1], lse[1][:, 0])
