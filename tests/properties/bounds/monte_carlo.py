@@ -82,7 +82,8 @@ def _added(a: Mapping[str, Array], b: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _sum_to(x: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    return x.sum(axis=tuple(i for i, n in enumerate(shape) if n == 1), keepdims=True)
+    with np.errstate(invalid="ignore"):
+        return x.sum(axis=tuple(i for i, n in enumerate(shape) if n == 1), keepdims=True)
 
 
 def draw(contract: str, seed: int, *, long: bool = False) -> tuple[ResolvedArithmetic, Plan, dict[str, Any], dict[str, Any]]:

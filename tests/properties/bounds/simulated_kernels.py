@@ -281,7 +281,7 @@ def backward(arithmetic: ResolvedArithmetic, plan: Plan, x: Problem, out: Array,
                 "dk": c.e(_in_blocks(c, ds.swapaxes(-1, -2), x.q) * late),
                 "dv": _in_blocks(c, store(zp, a.probabilities, flush).swapaxes(-1, -2), dout)}
         grad = {name: store(g, a.out, flush) for name, g in grad.items()}
-        grad["ds"] = store(store(dsc, a.probabilities, flush), a.out, flush)
+        grad["ds"] = store(dsc, a.probabilities, flush)
         if x.sink is not None:
             weight = _exp_difference(c, np.where(np.isneginf(x.sink), shift, x.sink), shift)
             grad["dsink"] = -c.e(np.where(np.isneginf(x.sink), 0, weight).astype(number) * delta)
