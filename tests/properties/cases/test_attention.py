@@ -21,7 +21,8 @@ from oracles.reference.attention_backward import attention_backward
 ARGUMENTS = frozenset({argument for argument, _ in source.OPTIONS.values()} | {"dropout_p"})
 EVERYTHING = Coverage(arguments=ARGUMENTS, dtypes=("float32", "float64", "float16", "bfloat16"), causal=(None, "bottom_right", "top_left"))
 NARROW = Coverage(arguments=frozenset({"window", "kv_lengths", "scale"}), dtypes=("bfloat16",), causal=("bottom_right",),
-                  head_dims=(64, 128), grouped=False, value_dim=False, cross_lengths=False, empty=False, negative_scale=False, length_multiple=16)
+                  head_dims=(64, 128), length_multiple=16, grouped=False, value_dim=False, cross_lengths=False, empty=False,
+                  negative_scale=False)
 COVERAGES = {"everything": EVERYTHING, "the default": Coverage(), "a narrow kernel": NARROW,
              "no causal": Coverage(causal=(None,), arguments=frozenset({"mask", "bias"})),
              "eight bits": replace(EVERYTHING, dtypes=("float8_e4m3fn", "float8_e5m2"))}
