@@ -13,7 +13,7 @@ from .declaration import UsageError, subject
 
 if TYPE_CHECKING:
     from .checker import check
-    from .suite import suite
+    from .pytest_suite import suite
 
 __all__ = ["Arithmetic", "UsageError", "check", "subject", "suite"]
 
@@ -24,7 +24,7 @@ def __getattr__(name: str) -> Any:
 
         return check
     if name == "suite":
-        from .suite import suite
+        from .pytest_suite import suite
 
         return suite
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,16 +35,17 @@ def call(
         returned = function(*positional, **named)
     except NotImplementedError as error:
         return Outcome(REFUSED, message=str(error) or "NotImplementedError")
-    except Exception as error:
+    except (Exception, SystemExit) as error:                                    # sys.exit in a kernel must not end the checker
         return Outcome(RAISED, message=f"{type(error).__name__}: {error}", traceback="".join(traceback.format_exception(error)[-4:]))
     try:
         outputs = named_results(declaration, returned, {name: converted[name] for name in buffers})
-        changed = tuple(name for name in given if _bytes_now(converted[name], given[name]) != before[name])
+        now = {name: to_numpy(converted[name]) for name in given}               # frameworks that copied are asked for their copy
+        changed = tuple(name for name in given if now[name].tobytes() != before[name])
     except (NotAnArray, MalformedResult) as error:
         return Outcome(MALFORMED, message=str(error))
     except Exception as error:                                                  # a lazy array whose evaluation fails
         return Outcome(MALFORMED, message=f"what it returned could not be read: {type(error).__name__}: {error}")
-    pairs = [(name, other) for name in outputs for other in given if np.shares_memory(outputs[name], given[other])]
+    pairs = [(name, other) for name in outputs for other in now if np.shares_memory(outputs[name], now[other])]
     shared = tuple(f"{name} with {other}" for name, other in pairs)
     copies = {name: np.array(_laid_out(output, name, declaration)) for name, output in outputs.items()}
     return Outcome(RETURNED, copies, changed=changed, shared=shared)
@@ -100,9 +101,4 @@ def _laid_out(array: Array, name: str, declaration: Declaration) -> Array:
         return array
     swapped = array.transpose(_SWAPPED)
     return np.ascontiguousarray(swapped) if array.flags.c_contiguous else swapped
-
-
-def _bytes_now(converted: Any, given: Array) -> bytes:
-    """The input as it stands after the call; frameworks that copied are asked for their copy."""
-    return given.tobytes() if converted is given else to_numpy(converted).tobytes()
 

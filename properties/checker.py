@@ -21,7 +21,7 @@ from .operation import Operation
 from .operations import operation_named
 from .outcome import DIED, HUNG, REFUSED
 from .report import ERROR, FAILED, HELD, NOT_COVERED, Report, Verdict
-from .subject import Subject, open_subject
+from .subjects import Subject, open_subject
 from .trial import Trial
 
 # Random cases after the designed ones.
@@ -291,15 +291,14 @@ def _random(strategy: Any, count: int, seed: int) -> list[Any]:
     with tempfile.TemporaryDirectory() as home:
         set_hypothesis_home_dir(home)                                           # otherwise a folder appears where the user works
         try:
-            explicit = settings(max_examples=count, database=None, deadline=None, phases=[Phase.generate], derandomize=False,
+            explicit: Any = settings(max_examples=count, database=None, deadline=None, phases=[Phase.generate], derandomize=False,
                                 suppress_health_check=list(HealthCheck))  # fmt: skip
 
             def collect(recipe: Any) -> None:
                 recipes.append(recipe)
 
-            draw: Any = explicit(hypothesis.given(strategy)(collect))
-            draw = hypothesis.seed(seed)(draw)
-            draw()
+            seeded: Any = hypothesis.seed                                       # it has no types
+            seeded(seed)(explicit(hypothesis.given(strategy)(collect)))()
         finally:
             set_hypothesis_home_dir(None)
     return recipes[:count]

@@ -40,7 +40,12 @@ def command_subject(program: str, operation: str | None, declared: Mapping[str, 
     if operation is None:
         raise UsageError(f"OPERATION: not given; want it, since the program {words[0]} cannot declare itself")
     options = dict(declared)
-    takes = [name for name in signature_of(operation).optional if name in options.pop("takes", TAKES)]
+    named = options.pop("takes", TAKES)
+    unknown = [name for name in named if name not in signature_of(operation).optional] if named is not TAKES else []
+    if unknown:
+        known = ", ".join(signature_of(operation).optional)
+        raise UsageError(f"takes: {operation} has no optional argument {', '.join(unknown)}; want some of {known or 'none'}")
+    takes = [name for name in signature_of(operation).optional if name in named]
 
     def run(**arguments: Any) -> dict[str, Array]:
         return _run(words, operation, arguments)

@@ -20,7 +20,7 @@ from .law import Judgement, Law
 from .operation import Operation, result_format
 from .safetensors_file import Array
 from .signatures import SIGNATURES
-from .subject import Subject
+from .subjects import Subject
 
 CASE, REPRO, REPORT = "case.safetensors", "repro.py", "report.json"
 

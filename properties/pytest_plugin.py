@@ -60,7 +60,7 @@ class _LawItem(pytest.Item):
         self._run, self._law = run, law
 
     def runtest(self) -> None:
-        from .suite import conclude
+        from .pytest_suite import conclude
 
         conclude(self._run.verdict(self._law))
 

@@ -35,8 +35,10 @@ _TAGS = {dtype: tag for tag, dtype in DTYPES.items()}
 def dumps(tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
     """Canonical bytes: names sorted, widest elements first so that every tensor is aligned, compact sorted JSON.
 
-    Raises TypeError for a dtype that safetensors does not know.
+    Raises TypeError for a dtype that safetensors does not know, ValueError for a tensor named as the metadata are.
     """
+    if "__metadata__" in tensors:
+        raise ValueError("tensors: got one named '__metadata__'; want another name, this one is the format's own")
     header: dict[str, Any] = {"__metadata__": {k: metadata[k] for k in sorted(metadata)}} if metadata else {}
     blobs, offset = [], 0
     for name in sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)):
@@ -62,24 +64,45 @@ def loads(data: bytes) -> tuple[dict[str, Array], dict[str, str]]:
     (length,) = struct.unpack("<Q", data[:8])
     if length > len(data) - 8:
         raise ValueError(f"data: got a header length of {length} in {len(data)} bytes; want a whole safetensors file")
-    try:
-        header = json.loads(data[8 : 8 + length])
-    except ValueError as error:
-        raise ValueError(f"data: the safetensors header is not JSON ({error})") from None
-    metadata = header.pop("__metadata__", {})
+    metadata, entries = _header(data[8 : 8 + length])
     tensors, spans, body = {}, [], data[8 + length :]
-    for name, entry in header.items():
-        tag, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        if tag not in DTYPES:
-            raise ValueError(f"data: tensor {name!r} has dtype {tag}; want one of {', '.join(DTYPES)}")
+    for name, (tag, shape, start, end) in entries.items():
         if not 0 <= start <= end <= len(body) or end - start != math.prod(shape) * DTYPES[tag].itemsize:
             raise ValueError(f"data: tensor {name!r} of shape {shape} claims bytes {start}..{end} of {len(body)}")
         spans.append((start, end))
         tensors[name] = np.frombuffer(body[start:end], DTYPES[tag]).reshape(shape).copy()
     spans.sort()
-    if any(a[1] != b[0] for a, b in itertools.pairwise(spans)) or (spans and (spans[0][0] != 0 or spans[-1][1] != len(body))):
+    borders = [0, *itertools.chain.from_iterable(spans), len(body)]
+    if any(a != b for a, b in zip(borders[::2], borders[1::2])):
         raise ValueError("data: tensors overlap or leave bytes uncovered; want a whole safetensors file")
     return tensors, metadata
+
+
+def _header(text: bytes) -> tuple[dict[str, str], dict[str, tuple[str, list[int], int, int]]]:
+    """The metadata, and dtype tag, shape, start and end of every tensor. Raises ValueError for anything else than that."""
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"data: the safetensors header is not JSON ({error})") from None
+    if not isinstance(header, dict):
+        raise ValueError(f"data: the safetensors header is {type(header).__name__}; want an object")
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError("data: the metadata hold something else than strings; want an object of strings")
+    entries = {}
+    for name, entry in header.items():
+        fields = entry if isinstance(entry, dict) else {}
+        tag, shape, offsets = (fields.get(key) for key in ("dtype", "shape", "data_offsets"))
+        if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
+            raise ValueError(f"data: tensor {name!r} has shape {shape} and data_offsets {offsets}; want sizes, and two offsets")
+        if tag not in DTYPES:
+            raise ValueError(f"data: tensor {name!r} has dtype {tag}; want one of {', '.join(DTYPES)}")
+        entries[name] = (tag, shape, *offsets)
+    return metadata, entries
+
+
+def _are_sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
 
 
 def write(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> None:

@@ -17,7 +17,7 @@ def in_elements(array: Array) -> tuple[int, ...] | None:
 def strided_copy(array: Array, strides: Sequence[int] | None) -> Array:
     """A copy with the given strides in elements (None: C order), negative ones allowed; floats have NaN in the gaps.
 
-    Raises ValueError where the strides make elements overlap.
+    Raises ValueError where the strides make elements overlap that differ (a broadcast array stays one).
     """
     if strides is None or array.size == 0:
         return np.array(array, order="C")
@@ -29,5 +29,5 @@ def strided_copy(array: Array, strides: Sequence[int] | None) -> Array:
     view = np.lib.stride_tricks.as_strided(base[-lowest:], array.shape, [stride * array.itemsize for stride in strides])
     view[...] = array
     if view.tobytes() != array.tobytes():
-        raise ValueError(f"strides: got {tuple(strides)} for shape {array.shape}; want strides under which no two elements overlap")
+        raise ValueError(f"strides: got {tuple(strides)} for shape {array.shape}; want strides under which no two different elements overlap")
     return view

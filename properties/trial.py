@@ -13,7 +13,7 @@ from .comparison import Float64
 from .operation import Operation, result_format
 from .outcome import RETURNED, Outcome
 from .safetensors_file import Array
-from .subject import Subject
+from .subjects import Subject
 
 
 class Trial:

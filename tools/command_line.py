@@ -107,7 +107,7 @@ def _jobs(what: list[str]) -> list[tuple[str, str]]:
 
 def _operation_of(subject: str) -> str:
     """The operation a subject declares, or whose name it bears."""
-    from oracles.properties.subject import open_subject
+    from oracles.properties.subjects import open_subject
 
     name = subject.rpartition(":")[2]
     if name in SIGNATURES:

@@ -20,7 +20,7 @@ from oracles.properties.declaration import UsageError
 from oracles.properties.law import Judgement, Law
 from oracles.properties.operation import Operation
 from oracles.properties.operations import operation_named
-from oracles.properties.subject import open_subject
+from oracles.properties.subjects import open_subject
 from oracles.properties.trial import Trial
 
 from .key_weights import key_weight_errors

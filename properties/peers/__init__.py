@@ -8,8 +8,10 @@ from __future__ import annotations
 # name of a peer: the module in this folder that declares it. A module has `subjects(name)` and `library_versions(name)`.
 PEER_MODULES: dict[str, str] = {
     "torch_sdpa": "torch_sdpa",
+    "torch_sdpa_16bit": "torch_sdpa",
     "torch_sdpa_math": "torch_sdpa",
     "torch_sdpa_flash": "torch_sdpa",
+    "torch_sdpa_flash_16bit": "torch_sdpa",
     "onnxruntime_gqa": "onnxruntime_attention",
     "onnxruntime_attention": "onnxruntime_attention",
     "jax": "jax_attention",

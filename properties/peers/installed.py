@@ -1,9 +1,12 @@
-"""Installed: which version of a library is here, and the error where none is."""
+"""Installed: which version of a library is here, the error where none is, and a call of it to be declared."""
 
 from __future__ import annotations
 
 import importlib
+import types
+from collections.abc import Callable
 from importlib import metadata
+from typing import Any
 
 from ..declaration import UsageError
 
@@ -27,3 +30,11 @@ def versions_text(versions: dict[str, str]) -> str:
     'onnxruntime 1.32.0, onnx 1.23.2'
     """
     return ", ".join(f"{library} {version}" for library, version in versions.items())
+
+
+def copy_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function as another object, so that two peers can declare one call differently."""
+    assert isinstance(function, types.FunctionType)
+    copy = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__, copy.__doc__ = function.__kwdefaults__, function.__doc__
+    return copy

@@ -13,19 +13,29 @@ from typing import Any
 from ..arithmetic import Arithmetic
 from ..declaration import subject
 from .calls import torch_sdpa as calls
-from .installed import library_version, versions_text
+from .installed import copy_of, library_version, versions_text
 
-DTYPES = ("float32", "float64", "float16", "bfloat16")
 # is_causal is the upper left triangle (tril(diagonal=0) in the documentation); the lower right one is an attn_mask.
 CAUSAL = (None, "top_left", "bottom_right")
 # A row that sees nothing is 0 since https://github.com/pytorch/pytorch/pull/131060 and #133882: the oracles' own convention.
 
-# The documentation promises no arithmetic, so this is what the default declares, and for 16-bit inputs what was measured on
-# 2.13 with 16 keys and more: exp is 2^-12 relative, P and partial dK, dV are rounded to the input format.
-ARITHMETIC = {
-    "torch_sdpa": Arithmetic(recomputes=True),
-    "torch_sdpa_math": Arithmetic(recomputes=True),
-    "torch_sdpa_flash": Arithmetic(recomputes=True),
+# The documentation promises no arithmetic. What is declared is read in aten/src/ATen/native/cpu/FlashAttentionKernel.cpp and
+# aten/src/ATen/cpu/vec of pytorch/pytorch, and was seen to hold on 2.13.
+# float32, float64: exp_u20, "a faster version of exp with ULP=20", is 40 roundoffs at most.
+# 16 bits: fexp_u20, where exp(0) = 1 - 1.07e-4 and the polynomial is nowhere worse, is 2^-13; P and dS are rounded to the input
+# format; dK, dV are added to in it after every 32 queries (64 from 192 queries on), and once more over a group of heads: 7 times
+# up to 256 queries. The math backend widens 16-bit inputs to float32.
+WIDE = Arithmetic(exp_ulps=40.0, recomputes=True)
+NARROW = Arithmetic(exp_ulps=2048.0, probabilities="input", gradient="input", gradient_blocks=8, recomputes=True)
+MATH = Arithmetic(recomputes=True)
+
+# name: (the functions in `calls`, input formats, arithmetic)
+PEERS: dict[str, tuple[str, tuple[str, ...], Arithmetic]] = {
+    "torch_sdpa": ("default", ("float32", "float64"), WIDE),
+    "torch_sdpa_16bit": ("default", ("float16", "bfloat16"), NARROW),
+    "torch_sdpa_math": ("math", ("float32", "float64", "float16", "bfloat16"), MATH),
+    "torch_sdpa_flash": ("flash", ("float32", "float64"), WIDE),
+    "torch_sdpa_flash_16bit": ("flash", ("float16", "bfloat16"), NARROW),
 }
 
 
@@ -38,12 +48,12 @@ def library_versions(name: str) -> dict[str, str]:
 def subjects(name: str) -> tuple[Callable[..., Any], ...]:
     """Forward and backward of one peer, declared. Raises UsageError where PyTorch is missing."""
     version = versions_text(library_versions(name))
-    variant = {"torch_sdpa": "default", "torch_sdpa_math": "math", "torch_sdpa_flash": "flash"}[name]
+    variant, dtypes, arithmetic = PEERS[name]
     common: dict[str, Any] = {
-        "dtypes": DTYPES, "causal": CAUSAL, "framework": "torch", "arithmetic": ARITHMETIC[name], "name": name, "version": version,
+        "dtypes": dtypes, "causal": CAUSAL, "framework": "torch", "arithmetic": arithmetic, "name": name, "version": version,
     }  # fmt: skip
     # Flash: "requires q, k, v to have the same last dimension", and the private operation under it dies on a length of 0.
     flash = ("value_dim", "empty") if variant == "flash" else ()
-    forward = subject("attention", refuses=flash, **common)(getattr(calls, f"attention_{variant}"))
-    backward = subject("attention_backward", refuses=flash[:1], **common)(getattr(calls, f"backward_{variant}"))
+    forward = subject("attention", refuses=flash, **common)(copy_of(getattr(calls, f"attention_{variant}")))
+    backward = subject("attention_backward", refuses=flash[:1], **common)(copy_of(getattr(calls, f"backward_{variant}")))
     return forward, backward

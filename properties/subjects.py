@@ -23,10 +23,14 @@ Buffers = Mapping[str, tuple[tuple[int, ...], str]]
 
 
 class Subject(Protocol):
-    """Something with a declaration that answers cases. `spec` names it for a later process, or is None."""
+    """Something with a declaration that answers cases.
+
+    spec names it for a later process, or is None; declared are the arguments of `subject` it was opened with.
+    """
 
     declaration: Declaration
     spec: str | None
+    declared: Mapping[str, Any]
 
     def run(self, case: Case, buffers: Buffers) -> Outcome: ...
 
@@ -36,8 +40,10 @@ class Subject(Protocol):
 class InProcess:
     """A Python function called in this process: what the caller handed in as an object, and `--in-process`."""
 
-    def __init__(self, function: Callable[..., Any], declaration: Declaration, spec: str | None = None) -> None:
-        self.function, self.declaration, self.spec = function, declaration, spec
+    def __init__(
+        self, function: Callable[..., Any], declaration: Declaration, spec: str | None = None, declared: Mapping[str, Any] | None = None
+    ) -> None:
+        self.function, self.declaration, self.spec, self.declared = function, declaration, spec, dict(declared or {})
 
     def run(self, case: Case, buffers: Buffers) -> Outcome:
         return call(self.function, self.declaration, case, buffers)
@@ -51,7 +57,7 @@ class InWorker:
 
     def __init__(self, spec: str, operation: str | None, *, seconds: float, declared: Mapping[str, Any] | None = None) -> None:
         self.spec: str | None = spec
-        self._operation, self._seconds, self._declared = operation, seconds, json.dumps(dict(declared or {}))
+        self._operation, self._seconds, self.declared = operation, seconds, dict(declared or {})
         self._log = tempfile.TemporaryFile()  # noqa: SIM115, it lives as long as the subject does
         self._process: subprocess.Popen[bytes] | None = None
         self.declaration = self._start()
@@ -87,7 +93,8 @@ class InWorker:
         environment = {"MALLOC_PERTURB_": "90", **os.environ}
         module = "oracles.properties.worker"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, str(theirs_in), str(theirs_out), str(self.spec), self._operation or "", self._declared],
+            [sys.executable, "-m", module, str(theirs_in), str(theirs_out), str(self.spec), self._operation or "",
+             json.dumps(self.declared)],
             pass_fds=(theirs_in, theirs_out), stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, env=environment,
             start_new_session=True,                                             # a `cmd:` program ends with its worker
         )  # fmt: skip
@@ -107,7 +114,11 @@ class InWorker:
 
     def _how_it_ended(self) -> str:
         assert self._process is not None
-        code = self._process.wait()
+        try:
+            code = self._process.wait(self._seconds)
+        except subprocess.TimeoutExpired:                                       # it closed the pipe and went on
+            self.close()
+            return f"the process closed its pipe, and did not end within {self._seconds:g} s"
         self.close()
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
         self._log.seek(0, os.SEEK_END)
@@ -130,5 +141,5 @@ def open_subject(
     if in_process:
         from .loading import load
 
-        return InProcess(*load(subject, operation, declared), spec=subject)
+        return InProcess(*load(subject, operation, declared), spec=subject, declared=declared)
     return InWorker(subject, operation, seconds=seconds, declared=declared)
