@@ -60,7 +60,8 @@ def softmax_over_visible(s: Float64, visible: Bool, sinks: Float64 | None = None
     >>> p[0, 0, 0], float(lse[0, 0, 0]) == float(np.log1p(1.0))
     (array([0.5, 0.5, 0. ]), True)
 
-    Error bound: (Lk + 6 + max |s - lse|) u p; lse as in `log_sum_exp`.
+    Error bound: (Lk + 6 + max |s - lse|) u p; of lse (Lk + 6 + max |s - m|) u ln(sum e^(s - m)) and u (|m| + |lse|),
+    m the largest score.
     Source: Milakov and Gimelshein 2018 (arXiv 1805.02867), section 2; sinks: Xiao et al. 2023 (arXiv 2309.17453).
     """
     B, Hq, Lq, Lk = s.shape
