@@ -291,14 +291,15 @@ def _random(strategy: Any, count: int, seed: int) -> list[Any]:
     with tempfile.TemporaryDirectory() as home:
         set_hypothesis_home_dir(home)                                           # otherwise a folder appears where the user works
         try:
-            explicit: Any = settings(max_examples=count, database=None, deadline=None, phases=[Phase.generate], derandomize=False,
+            explicit = settings(max_examples=count, database=None, deadline=None, phases=[Phase.generate], derandomize=False,
                                 suppress_health_check=list(HealthCheck))  # fmt: skip
 
             def collect(recipe: Any) -> None:
                 recipes.append(recipe)
 
-            seeded: Any = hypothesis.seed                                       # it has no types
-            seeded(seed)(explicit(hypothesis.given(strategy)(collect)))()
+            untyped: Any = hypothesis.given(strategy)(collect)
+            untyped = hypothesis.seed(seed)(explicit(untyped))
+            untyped()
         finally:
             set_hypothesis_home_dir(None)
     return recipes[:count]
