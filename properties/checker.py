@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -297,9 +297,8 @@ def _random(strategy: Any, count: int, seed: int) -> list[Any]:
             def collect(recipe: Any) -> None:
                 recipes.append(recipe)
 
-            untyped: Any = hypothesis.given(strategy)(collect)
-            untyped = hypothesis.seed(seed)(explicit(untyped))
-            untyped()
+            seeded = cast(Any, hypothesis.seed)                                 # it carries no types
+            seeded(seed)(explicit(hypothesis.given(strategy)(collect)))()
         finally:
             set_hypothesis_home_dir(None)
     return recipes[:count]
