@@ -24,10 +24,11 @@ CAUSAL = (None, "top_left", "bottom_right")
 # float32, float64: exp_u20, "a faster version of exp with ULP=20", is 40 roundoffs at most.
 # 16 bits: fexp_u20, where exp(0) = 1 - 1.07e-4 and the polynomial is nowhere worse, is 2^-13; P and dS are rounded to the input
 # format; dK, dV are added to in it after every 32 queries (64 from 192 queries on), and once more over a group of heads: 7 times
-# up to 256 queries. The math backend widens 16-bit inputs to float32.
+# up to 256 queries. The math backend widens 16-bit inputs to float32, but autograd hands every gradient on in its tensor's format:
+# that of a bias once as a whole mask, once summed over what was broadcast.
 WIDE = Arithmetic(exp_ulps=40.0, recomputes=True)
 NARROW = Arithmetic(exp_ulps=2048.0, probabilities="input", gradient="input", gradient_blocks=8, recomputes=True)
-MATH = Arithmetic(recomputes=True)
+MATH = Arithmetic(recomputes=True, gradient="input", gradient_blocks=2)
 
 # name: (the functions in `calls`, input formats, arithmetic)
 PEERS: dict[str, tuple[str, tuple[str, ...], Arithmetic]] = {
