@@ -93,7 +93,8 @@ def seen_product(a: Float64, b: Float64, seen: Bool) -> Float64:
     finite = np.isfinite(b)
     with np.errstate(invalid="ignore", over="ignore"):
         product = a @ np.where(finite, b, 0.0)
-        for j in np.flatnonzero(~finite.all(axis=(*range(b.ndim - 2), b.ndim - 1))):
+        every = tuple(range(seen.ndim - 1))
+        for j in np.flatnonzero(~finite.all(axis=(*every[:-1], -1)) & seen.any(axis=every)):
             odd = seen[..., :, j, None] & ~finite[..., None, j, :]
             product += np.where(odd, a[..., :, j, None] * b[..., None, j, :], 0.0)
     return product
