@@ -297,8 +297,8 @@ def _random(strategy: Any, count: int, seed: int) -> list[Any]:
             def collect(recipe: Any) -> None:
                 recipes.append(recipe)
 
-            seeded = cast(Any, hypothesis.seed)                                 # it carries no types
-            seeded(seed)(explicit(hypothesis.given(strategy)(collect)))()
+            library = cast(Any, hypothesis)                                     # its decorators carry no types
+            library.seed(seed)(explicit(library.given(strategy)(collect)))()
         finally:
             set_hypothesis_home_dir(None)
     return recipes[:count]
