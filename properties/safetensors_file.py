@@ -15,7 +15,7 @@ import struct
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import ml_dtypes
 import numpy as np
@@ -97,11 +97,11 @@ def _header(text: bytes) -> tuple[dict[str, str], dict[str, tuple[str, list[int]
             raise ValueError(f"data: tensor {name!r} has shape {shape} and data_offsets {offsets}; want sizes, and two offsets")
         if tag not in DTYPES:
             raise ValueError(f"data: tensor {name!r} has dtype {tag}; want one of {', '.join(DTYPES)}")
-        entries[name] = (tag, shape, *offsets)
+        entries[name] = (tag, shape, offsets[0], offsets[1])
     return metadata, entries
 
 
-def _are_sizes(value: Any) -> bool:
+def _are_sizes(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
 
 

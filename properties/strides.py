@@ -29,5 +29,5 @@ def strided_copy(array: Array, strides: Sequence[int] | None) -> Array:
     view = np.lib.stride_tricks.as_strided(base[-lowest:], array.shape, [stride * array.itemsize for stride in strides])
     view[...] = array
     if view.tobytes() != array.tobytes():
-        raise ValueError(f"strides: got {tuple(strides)} for shape {array.shape}; want strides under which no two different elements overlap")
+        raise ValueError(f"strides: got {tuple(strides)} for shape {array.shape}; want strides that keep different elements apart")
     return view
