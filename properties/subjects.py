@@ -43,7 +43,8 @@ class InProcess:
     def __init__(
         self, function: Callable[..., Any], declaration: Declaration, spec: str | None = None, declared: Mapping[str, Any] | None = None
     ) -> None:
-        self.function, self.declaration, self.spec, self.declared = function, declaration, spec, dict(declared or {})
+        self.function, self.declaration, self.spec = function, declaration, spec
+        self.declared: Mapping[str, Any] = dict(declared or {})
 
     def run(self, case: Case, buffers: Buffers) -> Outcome:
         return call(self.function, self.declaration, case, buffers)
@@ -57,7 +58,8 @@ class InWorker:
 
     def __init__(self, spec: str, operation: str | None, *, seconds: float, declared: Mapping[str, Any] | None = None) -> None:
         self.spec: str | None = spec
-        self._operation, self._seconds, self.declared = operation, seconds, dict(declared or {})
+        self.declared: Mapping[str, Any] = dict(declared or {})
+        self._operation, self._seconds = operation, seconds
         self._log = tempfile.TemporaryFile()  # noqa: SIM115, it lives as long as the subject does
         self._process: subprocess.Popen[bytes] | None = None
         self.declaration = self._start()
