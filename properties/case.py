@@ -65,7 +65,7 @@ class Case:
             "options": json.dumps(_to_json(self.options)),
             "origin": self.origin,
             "notes": json.dumps(_to_json(self.notes)),
-            "arguments": json.dumps(sorted(self.arrays)),
+            "arguments": json.dumps(list(self.arrays)),
             "strides": json.dumps({name: in_elements(array) for name, array in self.arrays.items()}),
         }
         return {**self.arrays, **(extra or {})}, metadata

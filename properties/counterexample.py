@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import os
 import pprint
+import shlex
 import shutil
+import sys
 import tempfile
 from dataclasses import asdict
 from importlib import resources
@@ -16,22 +19,24 @@ from typing import Any
 import numpy as np
 
 from .case import Case
-from .law import Judgement, Law
+from .law import Evidence, Judgement, Law
 from .operation import Operation, result_format
 from .safetensors_file import Array
 from .signatures import SIGNATURES
+from .strides import in_elements
 from .subjects import Subject
 
 CASE, REPRO, REPORT = "case.safetensors", "repro.py", "report.json"
 
 
 def write_counterexample(folder: Path, operation: Operation, subject: Subject, law: Law, case: Case, judgement: Judgement) -> Path:
-    """Write `folder/<hash>/`, all or nothing, and return it. The hash is of the case and the law."""
+    """Write `folder/<hash>-<law>/`, all or nothing, and return it. The hash is of the case and the subject."""
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"{case.hash[:12]}-{law.name[:24].rstrip('_')}"
+    known = f"{case.hash} {lasting_spec(subject) or subject.declaration.name}"
+    target = folder / f"{hashlib.sha256(known.encode()).hexdigest()[:12]}-{law.name[:24].rstrip('_')}"
     temporary = Path(tempfile.mkdtemp(dir=folder, prefix=".writing-"))
     try:
-        evidence = judgement.evidence
+        evidence = judgement.evidence if judgement.evidence != Evidence() else _open_evidence(operation, subject, case)
         extra: dict[str, Array] = {f"wanted.{name}": value for name, value in evidence.wanted.items()}
         extra |= {f"allowed.{name}": value for name, value in evidence.allowed.items()}
         extra |= {f"equal.{name}": np.array(value) for name, value in evidence.equal.items()}
@@ -50,22 +55,36 @@ def write_counterexample(folder: Path, operation: Operation, subject: Subject, l
     return target
 
 
-def _kernel(subject: Subject, folder: Path) -> str:
-    """How the repro finds the kernel: `file.py:function`, `module:function`, `cmd:program`, or "" where it has to be told."""
-    function = getattr(subject, "function", None)
-    spec = subject.spec
-    if spec is not None and spec.startswith("peers:"):
-        from .loading import load
+def _open_evidence(operation: Operation, subject: Subject, case: Case) -> Evidence:
+    """What the oracle answers, with no promise: for laws that the repro judges by their own rule."""
+    wanted = operation.answer(case, subject.declaration.conventions)
+    return Evidence(wanted, {name: np.full(value.shape, np.inf) for name, value in wanted.items()})
 
-        function, _ = load(spec, subject.declaration.operation)
-        shutil.copy(Path(inspect.getsourcefile(function) or ""), folder / "kernel.py")
-        return f"kernel.py:{function.__name__}"
-    if spec is None and function is not None:
-        return _place_of(function)
-    if spec is not None and ".py:" in spec:
+
+def _kernel(subject: Subject, folder: Path) -> str:
+    """How the repro finds the kernel: `lasting_spec`, or for a peer `kernel.py:function`, a copy of its plain source."""
+    spec = lasting_spec(subject)
+    if not spec.startswith("peers:"):
+        return spec
+    from .loading import load
+
+    function, _ = load(spec, subject.declaration.operation)
+    shutil.copy(Path(inspect.getsourcefile(function) or ""), folder / "kernel.py")
+    return f"kernel.py:{function.__name__}"
+
+
+def lasting_spec(subject: Subject) -> str:
+    """The text that names a subject from any folder: files by their full path; "" for a function that has no name of its own."""
+    spec, function = subject.spec, getattr(subject, "function", None)
+    if spec is None:
+        return "" if function is None else _place_of(function)
+    if spec.startswith("cmd:"):
+        words = shlex.split(spec.removeprefix("cmd:"))
+        return "cmd:" + shlex.join(str(Path(word).resolve()) if "/" in word and Path(word).exists() else word for word in words)
+    if ".py:" in spec:
         place, _, name = spec.rpartition(":")
         return f"{Path(place).resolve()}:{name}"
-    return spec or ""
+    return spec
 
 
 def _place_of(function: Any) -> str:
@@ -74,7 +93,12 @@ def _place_of(function: Any) -> str:
     except TypeError:
         return ""
     name = getattr(function, "__qualname__", "<locals>")
-    return "" if file is None or "<" in name else f"{Path(file).resolve()}:{name}"
+    if file is None or "<" in name:
+        return ""
+    module = sys.modules.get(function.__module__)
+    if getattr(module, "__package__", ""):                                      # it may import its neighbours, which a bare file cannot
+        return f"{function.__module__}:{name}"
+    return f"{Path(file).resolve()}:{name}"
 
 
 def _repro(operation: Operation, subject: Subject, law: Law, case: Case, judgement: Judgement, kernel: str) -> str:
@@ -91,6 +115,7 @@ def _repro(operation: Operation, subject: Subject, law: Law, case: Case, judgeme
         "dtypes": {name: result_format(name, arithmetic) for name in operation.signature.results},
         "shapes": {name: list(value.shape) for name, value in operation.answer(case, declaration.conventions).items()},
         "other_options": None if other is None else _plain(dict(other.options)),
+        "other_strides": None if other is None else {name: in_elements(array) for name, array in other.arrays.items()},
         "seconds": 60,
     }  # fmt: skip
     template = resources.files(__package__).joinpath("repro_template.txt").read_text()
@@ -113,7 +138,8 @@ def _report(operation: Operation, subject: Subject, law: Law, case: Case, judgem
     declaration = subject.declaration
     ratio = judgement.worst_ratio
     return {
-        "operation": operation.name, "subject": subject.spec or declaration.name, "law": law.name, "statement": law.statement,
+        "operation": operation.name, "subject": subject.spec or declaration.name, "spec": lasting_spec(subject),
+        "declared": dict(subject.declared), "law": law.name, "statement": law.statement,
         "reason": judgement.reason, "worst_at": judgement.worst_at, "worst_ratio": ratio if np.isfinite(ratio) else None,
         "worst_ratio_infinite": not np.isfinite(ratio), "case": case.hash, "origin": case.origin, "options": _plain(dict(case.options)),
         "shapes": {name: list(array.shape) for name, array in case.arrays.items()},
