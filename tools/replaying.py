@@ -91,7 +91,7 @@ class Replay:
                 table.add_row(place, f"{low:.9g}", f"{high:.9g}", f"{row.got:.9g}", ratio(row.ratio))
             parts.append(table)
         if self.wrong:
-            parts.append(Text(f"{self.wrong:,} elements wrong; {self.first}"))
+            parts.append(Text(f"{self.wrong:,} {'element' if self.wrong == 1 else 'elements'} wrong; {self.first}"))
         if explain and self.keys:
             parts.append(Text(self.keys))
         return Group(*parts)
@@ -103,16 +103,19 @@ def replay(place: Path, *, subject: str | None = None, in_process: bool = False)
     case_file, report_file = folder / "case.safetensors", folder / "report.json"
     if not case_file.is_file() or not report_file.is_file():
         raise UsageError(f"FAILURE: {place} is no counterexample; want a folder with case.safetensors and report.json")
-    report = json.loads(report_file.read_text())
-    case, _ = Case.load(case_file)
-    operation = operation_named(report["operation"])
+    try:
+        report = json.loads(report_file.read_text())
+        case, _ = Case.load(case_file)
+        operation = operation_named(report["operation"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"FAILURE: {folder} cannot be read ({error}); want a folder that a check has written") from None
     law = next((law for law in operation.laws if law.name == report["law"]), None)
     if law is None:
         raise UsageError(f"FAILURE: {place} speaks of the law {report['law']}, which {operation.name} does not have")
-    spec = subject or report["subject"]
-    if ":" not in spec:
-        raise UsageError(f"SUBJECT: the failure was of the Python object {spec}; name it with --subject FILE.py:FUNCTION")
-    opened = open_subject(spec, operation.name, in_process=in_process)
+    spec = subject or report["spec"]
+    if not spec:
+        raise UsageError(f"SUBJECT: the failure was of the Python object {report['subject']}; name it with --subject FILE.py:FUNCTION")
+    opened = open_subject(spec, operation.name, in_process=in_process, declared=None if subject else report["declared"])
     try:
         trial = Trial(operation, opened, case)
         judgement = law.judge(trial)
