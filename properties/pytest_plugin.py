@@ -26,13 +26,25 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
         from .declaration import UsageError
         from .operations import operation_named
 
-        name = config.getoption("--oracles-operation") or spec.rpartition(":")[2]
         try:
-            operation = operation_named(name)
+            operation = operation_named(config.getoption("--oracles-operation") or _operation_of(spec))
         except UsageError as error:
             raise pytest.UsageError(f"--oracles-subject {spec}: {error}; name it with --oracles-operation") from None
         run = _Run(operation.name, spec, config)
         items.extend(_LawItem.from_parent(session, name=f"{spec}[{law.name}]", run=run, law=law.name) for law in operation.laws)
+
+
+def _operation_of(spec: str) -> str:
+    """The operation whose name a subject bears, or which it declares."""
+    from .signatures import SIGNATURES
+    from .subjects import open_subject
+
+    name = spec.rpartition(":")[2]
+    if name in SIGNATURES:
+        return name
+    opened = open_subject(spec, None)
+    opened.close()
+    return opened.declaration.operation
 
 
 class _Run:

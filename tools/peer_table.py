@@ -8,6 +8,7 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from oracles.properties import UsageError
 from oracles.properties import check as run
@@ -54,7 +55,7 @@ def _table(rows: list[PeerRow]) -> Table:
     table = Table("peer", "version", "operation", "", "elements", "worst / bound", "laws broken, or why not run", "s", box=box.SIMPLE)
     for row in rows:
         if row.report is None:
-            table.add_row(row.peer, "", row.operation, "not run", "", "", row.reason, "")
+            table.add_row(row.peer, "", row.operation, "not run", "", "", Text(row.reason), "")    # its [extra] is no markup
             continue
         broken = [v.law for v in row.report.verdicts if v.status == FAILED]
         agreement = [v.worst_ratio for v in row.report.verdicts if v.law.endswith("agrees_with_the_oracle") and v.compared]
