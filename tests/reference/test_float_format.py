@@ -184,8 +184,21 @@ def test_negative_zero_is_kept_where_the_format_has_one(name: str) -> None:
     assert np.signbit(FloatFormat(name).round(-0.0)) == ("uz" not in name)
 
 
-def test_nan_stays_nan() -> None:
-    assert np.isnan(FloatFormat("float8_e4m3fn").round(np.nan))
+@pytest.mark.parametrize("name", ["float16", "float8_e4m3fn"])
+def test_nan_stays_nan(name: str) -> None:
+    assert np.isnan(FloatFormat(name).round(np.nan))
+
+
+def test_an_infinity_keeps_its_sign() -> None:
+    assert FloatFormat("float16").round([-np.inf, np.inf]).tolist() == [-np.inf, np.inf]
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name != "float64"])
+def test_the_unit_roundoff_is_the_error_of_rounding_the_first_midpoint_above_one(name: str) -> None:
+    fmt = FloatFormat(name)
+    assert fmt.round(1.0, mode="up") == 1.0
+    middle = (1.0 + float(fmt.round(np.nextafter(1.0, 2.0), mode="up"))) / 2
+    assert abs(float(fmt.round(middle)) - middle) == fmt.unit_roundoff
 
 
 def test_cast_gives_an_array_of_the_format() -> None:
