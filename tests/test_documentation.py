@@ -1,0 +1,66 @@
+"""The pages say what the code does: signatures, commands, files they speak of."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from oracles import reference
+from oracles.properties.conventions import CONVENTIONS
+from oracles.properties.operations import OPERATIONS
+from oracles.tools.showing import page
+
+TOP = Path(__file__).parent.parent
+CONTRACT = (TOP / "docs" / "operations.md").read_text()
+README = (TOP / "README.md").read_text()
+
+
+def signature_in_the_contract(name: str) -> str:
+    found = re.search(rf"`({name}\([^`]*\))`", CONTRACT)
+    assert found, f"docs/operations.md has no signature of {name}"
+    return found.group(1)
+
+
+def signature_in_the_code(name: str) -> str:
+    parameters = [p.replace(annotation=p.empty) for p in inspect.signature(getattr(reference, name)).parameters.values()]
+    return f"{name}{inspect.Signature(parameters)}"
+
+
+@pytest.mark.parametrize("name", [operation.name for operation in OPERATIONS] + ["online_softmax", "memory_traffic"])
+def test_the_contract_has_the_signature_of_the_oracle(name: str) -> None:
+    assert signature_in_the_contract(name) == signature_in_the_code(name)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
+def test_the_declared_signature_is_that_of_the_oracle(operation) -> None:
+    parameters = inspect.signature(operation.oracle).parameters
+    assert list(operation.signature.arguments) == list(parameters)
+    assert [n for n in operation.signature.required] == [n for n, p in parameters.items() if p.kind is not p.KEYWORD_ONLY]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
+def test_every_law_says_what_holds_and_what_is_allowed(operation) -> None:
+    assert all(len(law.statement) > 40 for law in operation.laws)
+    assert len({law.name for law in operation.laws}) == len(operation.laws)
+
+
+def test_the_page_of_an_operation_shows_its_laws_and_conventions() -> None:
+    shown = page("attention")
+    assert all(law.name in shown for law in next(o for o in OPERATIONS if o.name == "attention").laws)
+    assert all(name in shown for name in CONVENTIONS)
+
+
+def test_the_quick_start_is_two_lines() -> None:
+    section = README.split("## Quick start")[1].split("## ")[0]
+    block = section.split("```sh")[1].split("```")[0].strip().splitlines()
+    assert len(block) == 2
+    assert "oracles check" in block[0]
+    assert "pytest" in block[1]
+
+
+def test_the_files_the_readme_points_to_exist() -> None:
+    for target in re.findall(r"\]\(([^)#]+)", README):
+        assert (TOP / target).exists(), target
