@@ -1,7 +1,7 @@
 """What must hold: operations, cases, bounds, laws, and the checker that holds a subject to them.
 
-`subject` and `Arithmetic` come at once; `check` and `suite` are imported when first asked for, so that a kernel's own file
-can declare itself without paying for the checker.
+`subject`, `mutant`, `variant` and `Arithmetic` come at once; `check` and `suite` are imported when first asked for, so that a
+kernel's own file can declare itself without paying for the checker.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from .arithmetic import Arithmetic
 from .declaration import UsageError, subject
+from .zoo.specimen import mutant, variant
 
 if TYPE_CHECKING:
     from .checker import check
     from .pytest_suite import suite
 
-__all__ = ["Arithmetic", "UsageError", "check", "subject", "suite"]
+__all__ = ["Arithmetic", "UsageError", "check", "mutant", "subject", "suite", "variant"]
 
 
 def __getattr__(name: str) -> Any:

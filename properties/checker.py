@@ -2,102 +2,25 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
-
-import numpy as np
+from typing import Any
 
 from .case import Case
 from .counterexample import write_counterexample
-from .coverage import Coverage
-from .declaration import UsageError
 from .law import Judgement, Law
 from .operation import Operation
 from .operations import operation_named
-from .outcome import DIED, HUNG, REFUSED
+from .outcome import HUNG
 from .report import ERROR, FAILED, HELD, NOT_COVERED, Report, Verdict
+from .run import Failure, Run, Tally, begin, judge_one, random_cases, recipes_of
 from .subjects import Subject, open_subject
 from .trial import Trial
 
-# Random cases after the designed ones.
-BUDGETS = {"quick": 0, "default": 80, "full": 4000}
-DEATHS = 12                                                                     # each costs the start of a process
 SHRINK_SECONDS = 12.0                                                           # for one law
 ALL_SHRINK_SECONDS = 45.0
-
-
-@dataclass
-class Failure:
-    """What failed first: the recipe, the case as the law prepared it, what was found, how the subject had ended."""
-
-    recipe: Any
-    case: Case
-    judgement: Judgement
-    kind: str
-
-
-@dataclass
-class Tally:
-    """One law over a run."""
-
-    law: Law
-    not_covered: str
-    cases: int = 0
-    compared: int = 0
-    left_out: int = 0
-    worst_ratio: float = 0.0
-    worst_at: str = ""
-    silence: str = ""
-    failure: Failure | None = None
-    broken: str = ""
-
-    @property
-    def open(self) -> bool:
-        return not self.not_covered and self.failure is None and not self.broken
-
-    def add(self, judgement: Judgement) -> None:
-        if judgement.compared == 0 and not judgement.failed:
-            self.silence = judgement.reason or self.silence
-            return
-        self.cases += 1
-        self.compared += judgement.compared
-        self.left_out += judgement.left_out
-        if judgement.worst_ratio > self.worst_ratio or not self.worst_at:
-            self.worst_ratio, self.worst_at = max(self.worst_ratio, judgement.worst_ratio), judgement.worst_at
-
-
-@dataclass
-class Run:
-    """Everything a run carries from case to case."""
-
-    operation: Operation
-    subject: Subject
-    source: Any
-    tallies: list[Tally]
-    deaths: int = 0
-    refusals: int = 0
-    refusal: str = ""
-    defect: str = ""
-    stopped: str = ""
-    cases: int = 0
-    missing: set[str] = field(default_factory=set)
-
-    @property
-    def coverage(self) -> Coverage:
-        return self.subject.declaration.coverage
-
-    def prepared(self, law: Law, recipe: Any) -> Case | None:
-        return law.prepare(self.finished(self.source.build(recipe)))
-
-    def finished(self, case: Case) -> Case:
-        """The case as this subject's conventions want it."""
-        spread = self.subject.declaration.conventions.get("nonfinite_behind_mask") == "spread"
-        return _finite(case) if spread and case.notes.get("poison") == "nan" else case
 
 
 def check(
@@ -124,98 +47,35 @@ def check(
     Raises UsageError (a ValueError) where operation, subject, budget or laws are not what they should be.
     """
     chosen = operation_named(operation) if isinstance(operation, str) else operation
-    count = _random_cases(budget)
+    random_cases(budget)                                                        # before a process is started for nothing
     ours = isinstance(subject, str) or not hasattr(subject, "declaration")
     opened: Any = subject
     if ours:
         opened = open_subject(opened, chosen.name, in_process=in_process, seconds=call_seconds, declared=declared)
     start = time.monotonic()
     try:
-        run = Run(chosen, opened, chosen.cases(), [Tally(law, law.not_covered(opened.declaration)) for law in _chosen(chosen, laws)])
-        designed = run.source.designed(run.coverage)
-        recipes = [*designed, *_random(run.source.strategy(run.coverage), count, seed)]
+        run = begin(chosen, opened, laws)
+        designed, drawn = recipes_of(run, budget, seed)
+        recipes = [*designed, *drawn]
         for index, recipe in enumerate(recipes):
             if run.stopped or not any(tally.open for tally in run.tallies):
                 break
             if max_seconds is not None and time.monotonic() - start > max_seconds:
                 run.stopped = f"stopped after {max_seconds:g} s, {index} of {len(recipes)} cases"
                 break
-            _judge_one(run, index, recipe)
+            judge_one(run, index, recipe)
             if progress:
                 progress(index + 1, len(recipes))
         verdicts = _verdicts(run, Path(failures) if failures is not None else None)
         declaration = opened.declaration
         return Report(
             chosen.name, opened.spec or declaration.name, asdict(declaration.arithmetic), declaration.conventions, seed,
-            time.monotonic() - start, verdicts, _not_covered(run), len(designed), len(recipes) - len(designed), declaration.version,
+            time.monotonic() - start, verdicts, _not_covered(run), len(designed), len(drawn), declaration.version,
             run.stopped,
         )  # fmt: skip
     finally:
         if ours:
             opened.close()
-
-
-def _random_cases(budget: int | str) -> int:
-    if isinstance(budget, str) and budget in BUDGETS:
-        return BUDGETS[budget]
-    if isinstance(budget, int | str) and str(budget).isdigit():
-        return int(budget)
-    raise UsageError(f"budget: got {budget!r}; want a number of random cases, or one of {', '.join(BUDGETS)}")
-
-
-def _chosen(operation: Operation, names: tuple[str, ...] | None) -> tuple[Law, ...]:
-    unknown = [name for name in names or () if name not in {law.name for law in operation.laws}]
-    if unknown:
-        known = ", ".join(law.name for law in operation.laws)
-        raise UsageError(f"laws: {operation.name} has no {', '.join(unknown)}; want some of {known}")
-    return tuple(law for law in operation.laws if names is None or law.name in names)
-
-
-def _judge_one(run: Run, index: int, recipe: Any) -> None:
-    case = run.finished(run.source.build(recipe))
-    trial = Trial(run.operation, run.subject, case)
-    run.cases += 1
-    for position, tally in enumerate(run.tallies):
-        if not tally.open or (index + position) % tally.law.every:
-            continue
-        try:
-            prepared = tally.law.prepare(case)
-            if prepared is None:
-                continue
-            on = trial if prepared is case else trial.on(prepared)
-            judgement = tally.law.judge(on)
-        except UsageError:
-            raise
-        except Exception as error:                                              # ours: the subject's own never get here
-            tally.broken = f"the checker itself failed on {recipe}: {type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
-            continue
-        tally.add(judgement)
-        if judgement.failed:
-            tally.failure = Failure(recipe, prepared, judgement, on.outcome.kind)
-        _watch(run, on)
-        if run.stopped:
-            return
-
-
-def _watch(run: Run, trial: Trial) -> None:
-    """Notice what concerns the whole run: refusals, defects, deaths, a hang."""
-    if "outcome" not in trial.__dict__:
-        return
-    kind = trial.outcome.kind
-    if kind == REFUSED:
-        run.refusals, run.refusal = run.refusals + 1, trial.outcome.message
-    elif trial.defects:
-        run.defect = run.defect or trial.defects
-    if kind == DIED:
-        run.deaths += 1
-        if run.deaths >= DEATHS:
-            run.stopped = f"stopped: the subject's process ended {run.deaths} times, the last time: {trial.outcome.message}"
-    elif kind == HUNG:
-        run.stopped = f"stopped: the subject {trial.outcome.message}"
-        answers = next((tally for tally in run.tallies if tally.law.name == "answers" and tally.open), None)
-        if answers:
-            judgement = Judgement(1, worst_ratio=np.inf, failed=True, reason=trial.outcome.message)
-            answers.failure = Failure(None, trial.case, judgement, kind)
 
 
 def _verdicts(run: Run, folder: Path | None) -> tuple[Verdict, ...]:
@@ -277,37 +137,6 @@ def _smallest(run: Run, law: Law, failure: Failure, seconds: float) -> tuple[Cas
         case = minimise_values(case, fails_on, seconds=0.3 * seconds, complete=run.source.complete)
     judgement = law.judge(Trial(run.operation, run.subject, case))
     return (case, judgement, "") if judgement.failed else (failure.case, failure.judgement, " (only now and then: not deterministic)")
-
-
-def _random(strategy: Any, count: int, seed: int) -> list[Any]:
-    """`count` recipes drawn by Hypothesis; nothing of it is stored, nested or timed."""
-    import hypothesis
-    from hypothesis import HealthCheck, Phase, settings
-    from hypothesis.configuration import set_hypothesis_home_dir
-
-    if count == 0:
-        return []
-    recipes: list[Any] = []
-    with tempfile.TemporaryDirectory() as home:
-        set_hypothesis_home_dir(home)                                           # otherwise a folder appears where the user works
-        try:
-            explicit = settings(max_examples=count, database=None, deadline=None, phases=[Phase.generate], derandomize=False,
-                                suppress_health_check=list(HealthCheck))  # fmt: skip
-
-            def collect(recipe: Any) -> None:
-                recipes.append(recipe)
-
-            library = cast(Any, hypothesis)                                     # its decorators carry no types
-            library.seed(seed)(explicit(library.given(strategy)(collect)))()
-        finally:
-            set_hypothesis_home_dir(None)
-    return recipes[:count]
-
-
-def _finite(case: Case) -> Case:
-    """NaN and infinities that nobody may see replaced by numbers, for subjects that declare them to spread."""
-    arrays = {name: np.where(np.isfinite(a.astype(np.float64)), a, 1.0).astype(a.dtype) for name, a in case.arrays.items() if name in "kv"}
-    return case.with_arrays(**arrays)
 
 
 def _not_covered(run: Run) -> tuple[str, ...]:

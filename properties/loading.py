@@ -29,7 +29,7 @@ def load(spec: str, operation: str | None, declared: Mapping[str, Any] | None = 
         raise UsageError(f"SUBJECT: got {spec!r}; want module:function, file.py:function, peers:name or cmd:PROGRAM")
     if place == "peers":
         return _peer(name, operation)
-    module = _file(Path(place)) if place.endswith(".py") else _module(place)
+    module = load_file(Path(place)) if place.endswith(".py") else _module(place)
     function: Any = module
     for part in name.split("."):
         if not hasattr(function, part):
@@ -62,7 +62,8 @@ def _peer(name: str, operation: str | None) -> tuple[Callable[..., Any], Declara
     raise UsageError(f"SUBJECT: peers:{name} has no {operation}")
 
 
-def _file(path: Path) -> Any:
+def load_file(path: Path) -> Any:
+    """The module in a file, under the name of the file. Raises UsageError where there is none."""
     if not path.is_file():
         raise UsageError(f"SUBJECT: no file {path}; want an existing Python file")
     path = path.resolve()

@@ -120,8 +120,7 @@ def _operation_of(subject: str) -> str:
 def _checked(operation: str, subject: str, options: dict[str, Any], *, quiet: bool) -> Report:
     from oracles.properties import check as run
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True, disable=quiet or not sys.stderr.isatty()) as progress:
+    with _progress(quiet=quiet) as progress:
         task = progress.add_task(f"{operation} {subject}", total=None)
         report = run(operation, subject, progress=lambda done, total: progress.update(task, completed=done, total=total), **options)
     if not quiet:
@@ -162,6 +161,35 @@ def peers(
     if as_json:
         print(json.dumps([row.to_json() for row in rows], indent=1))
     raise typer.Exit(0 if rows and all(row.report is None or row.report.held for row in rows) else 1)
+
+
+@app.command()
+def zoo(
+    family: Annotated[str | None, typer.Option(help="Families of faults, separated by commas; all by default.")] = None,
+    extra: Annotated[Path | None, typer.Option(help="Also judge the mutants and variants marked in this folder's Python files.")] = None,
+    budget: Annotated[str, typer.Option(help="Random cases after the designed ones: a number, quick, default or full.")] = "default",
+    seed: Annotated[int, typer.Option(help="Seed of the random cases.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Test the suite itself: real faults must die by a law, legal variants must live."""
+    from .zoo_table import take_census
+
+    wanted = tuple(name.strip() for name in family.split(",")) if family else None
+    with _progress(quiet=as_json) as progress:
+        task = progress.add_task("zoo", total=None)
+        census = take_census(wanted, extra=extra, budget=budget, seed=seed,
+                             progress=lambda done, total: progress.update(task, completed=done, total=total))  # fmt: skip
+    if as_json:
+        print(json.dumps(census.to_json(), indent=1))
+    else:
+        console().print(census.view())
+    raise typer.Exit(0 if census.good else 1)
+
+
+def _progress(*, quiet: bool) -> Progress:
+    """A progress bar on the terminal's error channel, and nothing where that is no terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console(stderr=True), transient=True, disable=quiet or not sys.stderr.isatty())
 
 
 def _write(path: Path, text: str) -> None:

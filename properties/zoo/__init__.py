@@ -1,0 +1,9 @@
+"""The zoo: real faults as mutants that must die, legal variants that must live. One module a family; `ZOO_MODULES` lists them.
+
+A new fault goes into the module of its family with the address of its report; a new legal form into `variants_*.py`.
+"""
+
+# Module in this folder, and the families of faults it holds.
+ZOO_MODULES: dict[str, tuple[str, ...]] = {}
+
+__all__ = ["ZOO_MODULES"]
