@@ -70,6 +70,14 @@ def test_the_dtype_is_kept_and_lse_is_of_the_dtype_inside(dtype: Any, inside: An
     assert (out.dtype, lse.dtype) == (np.dtype(dtype), np.dtype(inside))
 
 
+@pytest.mark.parametrize("sink", [np.inf, np.nan])
+@pytest.mark.parametrize("Lk", [0, 3])
+def test_a_sink_that_is_no_number_makes_lse_nan(sink: float, Lk: int) -> None:
+    q, k = np.ones((1, 1, 2, 1)), np.ones((1, 1, Lk, 1))
+    assert np.isnan(flash_attention(q, k, k, causal=None, sinks=np.array([sink]))[1]).all()
+    assert np.isnan(attention(q, k, k, causal=None, sinks=np.array([sink]))[1]).all()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("seed", range(20))
 def test_narrow_inputs_are_within_the_bound_of_float32_and_one_rounding(dtype: str, seed: int, drawn: Any, rounding: Any) -> None:
