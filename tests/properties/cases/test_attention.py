@@ -142,7 +142,7 @@ def test_levels_that_are_not_covered_take_no_part_in_the_balance() -> None:
 def test_empty_sizes_are_rare_among_random_cases() -> None:
     drawn: list[AttentionRecipe] = []
 
-    @settings(max_examples=400, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=250, deadline=None, database=None, derandomize=True)
     @given(ATTENTION_CASES.strategy(EVERYTHING))
     def draw(recipe: AttentionRecipe) -> None:
         drawn.append(recipe)
