@@ -10,7 +10,9 @@ from oracles.properties import Arithmetic
 from oracles.properties.arithmetic import FORMAT_FIELDS, PRESETS
 
 
-@pytest.mark.parametrize(("dtype", "wide"), [("float64", "float64"), ("float32", "float32"), ("float16", "float32"), ("bfloat16", "float32")])
+@pytest.mark.parametrize(
+    ("dtype", "wide"), [("float64", "float64"), ("float32", "float32"), ("float16", "float32"), ("bfloat16", "float32")]
+)
 def test_undeclared_arithmetic_works_wide_and_answers_in_the_input_format(dtype: str, wide: str) -> None:
     r = Arithmetic().resolve(dtype)
     assert (r.inputs, r.out) == (dtype, dtype)

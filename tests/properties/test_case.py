@@ -15,8 +15,8 @@ from oracles.properties.case import Case
 from oracles.properties.safetensors_file import write
 
 Q = np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4)
-OPTIONS: dict[str, Any] = {"causal": None, "window": (None, 3), "scale": 0.1, "dropout_p": 5e-324, "softcap": 30.0, "axis": -1, "flag": True,
-                           "name": "bottom_right", "large": 1.7976931348623157e308}  # fmt: skip
+OPTIONS: dict[str, Any] = {"causal": None, "window": (None, 3), "scale": 0.1, "dropout_p": 5e-324, "softcap": 30.0, "axis": -1,
+                           "flag": True, "name": "bottom_right", "large": 1.7976931348623157e308}  # fmt: skip
 CASE = Case("attention", {"q": Q, "mask": np.array([[True, False]])}, OPTIONS, origin="by hand", notes={"poison": "nan", "top": 1e30})
 
 CHANGED = {
