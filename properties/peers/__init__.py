@@ -14,5 +14,6 @@ PEER_MODULES: dict[str, str] = {
     "torch_sdpa_flash_16bit": "torch_sdpa",
     "onnxruntime_gqa": "onnxruntime_attention",
     "onnxruntime_attention": "onnxruntime_attention",
+    "onnxruntime_attention_float64": "onnxruntime_attention",
     "jax": "jax_attention",
 }

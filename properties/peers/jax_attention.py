@@ -1,0 +1,42 @@
+"""JAX on a CPU: jax.nn.dot_product_attention, compiled.
+
+Address: https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from ..arithmetic import Arithmetic
+from ..declaration import subject
+from .calls import jax_attention as calls
+from .installed import copy_of, library_version, versions_text
+
+DECLARED: dict[str, Any] = {
+    "layout": "blhd", "framework": "jax", "dtypes": ("float32", "float64", "bfloat16"), "causal": (None, "top_left"),
+    # No float16: compiled, it raises on a CPU. docs/findings.md, jax-float16-on-a-cpu.
+    "refuses": ("value_dim",),                                                  # "value array, should have the same shape as the key array"
+    # jax/_src/nn/functions.py of 0.10: "softmax is always carried out in fp32", its result in the format of key, lse too.
+    # XLA's CPU code sets the processor to flush subnormal numbers.
+    "arithmetic": Arithmetic(elementwise="float32", scores="float32", probabilities="input", lse="input", recomputes=True,
+                             flush_to_zero=True),
+    # Same file: what is masked gets a score of -0.7 times the largest number, so that a row of nothing but masked keys weighs
+    # them all alike. The page does not speak of such rows.
+    # NaN beyond key_value_seq_lengths spreads, as measured: docs/findings.md, jax-nan-in-padding.
+    "conventions": {"empty_rows": "mean_v", "empty_lse": "any", "nonfinite_behind_mask": "spread"},
+}  # fmt: skip
+
+
+def library_versions(name: str) -> dict[str, str]:
+    """The version of JAX."""
+    return {"jax": library_version("jax", extra="jax")}
+
+
+@lru_cache
+def subjects(name: str) -> tuple[Callable[..., Any], ...]:
+    """Forward and backward, declared. Raises UsageError where JAX is missing."""
+    common = {"name": name, "version": versions_text(library_versions(name)), **DECLARED}
+    forward = subject("attention", **common)(copy_of(calls.attention))
+    return forward, subject("attention_backward", **common)(copy_of(calls.backward))

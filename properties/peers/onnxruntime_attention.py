@@ -1,0 +1,55 @@
+"""ONNX Runtime on a CPU: the standard operator Attention, and its own GroupQueryAttention.
+
+Addresses: https://onnx.ai/onnx/operators/onnx__Attention.html and
+https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.GroupQueryAttention
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from ..arithmetic import Arithmetic
+from ..declaration import subject
+from .calls import onnxruntime_attention as calls
+from .installed import copy_of, library_version, versions_text
+
+# Attention. Alignment: the offset-aware rule of the page. Order of softcap and mask, the zero row where nothing is seen: same page.
+# Q and K are each multiplied by sqrt(scale) and rounded; "if softmax precision is not provided, the same precision as the input of
+# softmax is used", so in float16 every step is. Refused by the library: lengths of 0, a scale of 0 or less, bfloat16.
+# NaN beyond nonpad_kv_seqlen spreads, as measured: docs/findings.md, onnxruntime-nan-in-padding.
+STANDARD: dict[str, Any] = {
+    "causal": (None, "bottom_right", "top_left"), "refuses": ("empty", "negative_scale"),
+    "arithmetic": Arithmetic(elementwise="input", scores="input", probabilities="input"),
+    "conventions": {"nonfinite_behind_mask": "spread"},
+}  # fmt: skip
+
+# GroupQueryAttention. Causal aligned to the lower right, by seqlens_k. Refused by the library: float64, bfloat16, "head_size must be
+# a multiple of 8", Dv other than D, lengths of 0. attention_bias is an "additional add to QxK'" before the softmax, which is 0 / 0
+# where all of a row is -inf; nothing else can blind a row.
+GROUPED_QUERY: dict[str, Any] = {
+    "dtypes": ("float32", "float16"), "causal": (None, "bottom_right"), "refuses": ("empty", "value_dim"),
+    "head_dims": (8, 16, 32, 40, 64, 80, 128), "arithmetic": Arithmetic(), "conventions": {"empty_rows": "nan"},
+}  # fmt: skip
+
+# name: (the function in `calls`, what it declares). float64 stands apart because it is wrong: docs/findings.md,
+# onnxruntime-float64-attention.
+PEERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "onnxruntime_attention": (calls.standard, {"dtypes": ("float32", "float16"), **STANDARD}),
+    "onnxruntime_attention_float64": (calls.standard, {"dtypes": ("float64",), **STANDARD}),
+    "onnxruntime_gqa": (calls.grouped_query, GROUPED_QUERY),
+}
+
+
+def library_versions(name: str) -> dict[str, str]:
+    """The versions of onnxruntime, which computes, and of onnx, which writes the model."""
+    return {library: library_version(library, extra="onnxruntime") for library in ("onnxruntime", "onnx")}
+
+
+@lru_cache
+def subjects(name: str) -> tuple[Callable[..., Any], ...]:
+    """The forward pass of one operator, declared; there is no backward. Raises UsageError where a library is missing."""
+    version = versions_text(library_versions(name))
+    function, declared = PEERS[name]
+    return (subject("attention", name=name, version=version, **declared)(copy_of(function)),)
