@@ -66,7 +66,7 @@ def softmax_table(coverage: Coverage) -> tuple[SoftmaxRecipe, ...]:
     levels = {"axis": tuple(AXES) if "axis" in coverage.arguments else ("last",), "infinities": INFINITIES, "dtype": coverage.dtypes,
               "strides": LAYOUTS}
     sizes = {"regime": regimes.REGIMES, "A": (1, 2, 3), "B": (1, 2, 5), "n": ROW_LENGTHS}
-    rows = balanced_table({**levels, **sizes}, ROWS, crossed=(*levels, "regime"))
+    rows = balanced_table({**levels, **sizes}, ROWS, crossed=tuple(levels))
     return tuple(covered_softmax(SoftmaxRecipe(seed=100 + index, **row), coverage) for index, row in enumerate(rows))
 
 

@@ -93,6 +93,7 @@ def test_no_merge_lies_outside_a_narrow_coverage() -> None:
         assert min(recipe.B, recipe.L) > 0
 
     inside()
+    assert MERGE_CASES.covered(MergeRecipe(B=0, L=0, Dv=50), narrow) == MergeRecipe(Dv=64, dtype="float16")
 
 
 def test_the_merging_oracle_takes_every_case_and_answers_without_nan() -> None:
