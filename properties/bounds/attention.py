@@ -114,16 +114,17 @@ def _out_error(r: Roundings, w: Weights, visible: Bool, z: Float64 | float, v: F
     unit = 2.0 ** np.ceil(np.log2(np.maximum(np.abs(v).max(initial=0.0), np.finfo(np.float64).tiny)))
     v = v / unit                                                                # squares neither overflow nor vanish
     size, square = np.abs(v), v * v
-    out = (w.p * z) @ v
+    out = dropped(w.p, z) @ v
     u, dropout = r.elementwise.u, 0.0 if isinstance(z, float) else 3.0 * r.elementwise.u
     u_p = 0.0 if r.declared.row_sum_rounded else r.probabilities.u
     _, shrinkage = row_sum_errors(r, w)
     growth = np.expm1(w.sum_growth(r))
     c = compound(u_p, growth, dropout)
     eta = r.probabilities.eta + (1.0 + w.rescalings) * r.elementwise.eta
-    high = w.high * z
+    largest_z, high = float(np.max(z, initial=1.0)), dropped(w.high, z)
+    eta_z = eta * largest_z + (r.elementwise.eta if dropout else 0.0)           # of what dropout has multiplied
     numerator = _wander(w.excess, w.excess_sum, z, v, size, square, out)
-    numerator += (c * high + np.minimum(eta, w.high) * z) @ size
+    numerator += (c * high + np.minimum(eta_z, high)) @ size
     if r.declared.row_sum_rounded:
         both = _wander(w.high, 1.0 + w.excess_sum, z, v, size, square, out)
         numerator += r.probabilities.u * np.maximum(both, high @ size) + np.minimum(eta, w.high).sum(axis=-1, keepdims=True) * np.abs(out)
@@ -131,12 +132,16 @@ def _out_error(r: Roundings, w: Weights, visible: Bool, z: Float64 | float, v: F
     numerator += 2.0 * (w.seen + w.rescalings) * (1.0 + growth) * (r.accumulate.eta / unit)
     b = numerator / np.where(shrinkage < 1.0, 1.0 - shrinkage, 1.0)
     b = b + 3.0 * u * (np.abs(out) + b) + r.elementwise.eta / unit
-    factor = float(np.max(z, initial=0.0))
     lost = shrinkage >= 1.0
-    if float(w.seen.max(initial=0.0)) * factor * unit * 2.0 > r.accumulate.largest:
-        running = (visible * factor) @ size                                     # before the maximum is known, weights are at most 1
+    if float(w.seen.max(initial=0.0)) * largest_z * unit * 2.0 > r.accumulate.largest:
+        running = (visible * largest_z) @ size                                     # before the maximum is known, weights are at most 1
         lost = lost | ((1.0 + growth) * running > r.accumulate.largest / unit)
     return out * unit, np.where(lost, np.inf, b * unit)
+
+
+def dropped(weights: Float64, z: Float64 | float) -> Float64:
+    """weights z; the weights themselves where there is no dropout."""
+    return weights if isinstance(z, float) else weights * z
 
 
 def _wander(weights: Float64, total: Float64, z: Float64 | float, v: Float64, size: Float64, square: Float64, out: Float64) -> Float64:
@@ -145,8 +150,8 @@ def _wander(weights: Float64, total: Float64, z: Float64 | float, v: Float64, si
         sqrt(total (A - 2 out B + out^2 total)),  A = sum w z^2 v^2, B = sum w z v,  and what float64 loses by cancelling
         sum w z |v| + out total, where that is smaller
     """
-    wz = weights * z
-    a = (wz * z) @ square
+    wz = dropped(weights, z)
+    a = dropped(wz, z) @ square
     spread = a - 2.0 * out * (wz @ v) + out * out * total
     spread = np.maximum(spread, 0.0) + (weights.shape[-1] + 8.0) * _U * (np.sqrt(a) + np.abs(out) * np.sqrt(total)) ** 2
     return np.asarray(np.minimum(np.sqrt(total * spread), wz @ size + np.abs(out) * total))

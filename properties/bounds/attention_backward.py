@@ -13,7 +13,7 @@ from oracles.reference import arguments
 from oracles.reference.arguments import Array, Bool, Causal, Float64, Window
 from oracles.reference.attention_backward import attention_backward
 
-from .attention import Forward, batch, forward, odd, sequences
+from .attention import Forward, batch, dropped, forward, odd, sequences
 from .scores import finite, grouped
 from .softmax import grown
 from .sums import Roundings, checked, compound, dot_bound, g, roundings
@@ -114,10 +114,10 @@ def _stages(r: Roundings, f: Forward, dout: Float64) -> Gradient:
     passes = visible & (2.0 * size * (1.0 + g(Dv, r.accumulate.u)) * np.max(f.z, initial=1.0) > limit)      # 2: dP - delta
     given_up = given_up | hopeless | np.any(passes, axis=-1, keepdims=True)     # delta spreads it along the row, 0 x inf to what is hidden
     size = np.where(given_up, 0.0, size)
-    dp = np.where(visible & ~given_up, (dout @ f.v.swapaxes(-1, -2)) * f.z, 0.0)
-    dropped = 0.0 if isinstance(f.z, float) else 3.0 * u
-    dp_error = np.where(visible, dot_bound(r.accumulate, size, Dv) * f.z, 0.0)
-    dp_error = dp_error + dropped * (np.abs(dp) + dp_error)
+    dp = np.where(visible & ~given_up, dropped(dout @ f.v.swapaxes(-1, -2), f.z), 0.0)
+    dropout = 0.0 if isinstance(f.z, float) else 3.0 * u
+    dp_error = np.where(visible, dropped(dot_bound(r.accumulate, size, Dv), f.z), 0.0)
+    dp_error = dp_error + dropout * (np.abs(dp) + dp_error)
     if p_stored is not None:
         dp_error = dp_error + float(compound(g(2.0, p_stored.u))) * (np.abs(dp) + dp_error) + 2.0 * p_stored.eta * visible
 
@@ -159,12 +159,12 @@ def _products(r: Roundings, f: Forward, gradient: Gradient, q: Float64, k: Float
     rows = visible.sum(axis=-2)[..., None].astype(np.float64)                   # (B, Hkv, Lk, 1)
     blocks = g(r.declared.gradient_blocks, r.gradient.u)
 
-    dropped = 0.0 if isinstance(f.z, float) else 3.0 * u
-    used = float(compound(r.probabilities.u, dropped))
-    share = gradient.high * f.z
-    dv = (w.p * f.z).swapaxes(-1, -2) @ dout
+    dropout = 0.0 if isinstance(f.z, float) else 3.0 * u
+    used = float(compound(r.probabilities.u, dropout))
+    share = dropped(gradient.high, f.z)
+    dv = dropped(w.p, f.z).swapaxes(-1, -2) @ dout
     eta = _weight_eta(r) * float(np.max(f.z, initial=1.0)) + r.elementwise.eta + r.probabilities.eta       # P, its dropout, its rounding
-    wrong = gradient.excess * f.z + used * share + np.minimum(eta, share)
+    wrong = dropped(gradient.excess, f.z) + used * share + np.minimum(eta, share)
     dv_size = ((1.0 + used) * share).swapaxes(-1, -2) @ np.abs(dout)            # (B, Hkv, Lk, Dv)
     dv_error = wrong.swapaxes(-1, -2) @ np.abs(dout) + dot_bound(r.accumulate, dv_size, rows)
     dv_error = _stored(r, dv_error, dv_size, blocks, rows)

@@ -115,14 +115,14 @@ def _capped(r: Roundings, x: Float64, dx: Float64, cap: float) -> tuple[Float64,
     u, u_s, eta = r.elementwise.u, r.scores.u, r.elementwise.eta + r.scores.eta
     with np.errstate(invalid="ignore"):
         t = np.tanh(x / cap)
-    dx = dx + float(compound(g(2.0, u), u_s)) * (np.abs(finite(x)) + dx) + eta * cap
-    steepest = _sech_squared(np.maximum(np.abs(finite(x)) - dx, 0.0) / cap)
-    size = np.abs(finite(t))
+    far, size = np.abs(finite(x)), np.abs(finite(t))
+    dx = dx + float(compound(g(2.0, u), u_s)) * (far + dx) + eta * cap
+    steepest = _sech_squared(np.maximum(far - dx, 0.0) / cap)
     dt = np.minimum(steepest * dx / cap, 2.0)
     dt = dt + float(compound(r.declared.tanh_ulps * u, u_s)) * (size + dt) + eta
     dy = cap * dt + float(compound(g(2.0, u), u_s)) * cap * (size + dt) + eta
     slope_error = dt * (2.0 * size + dt) + 4.0 * u * (1.0 + dt) ** 2             # of 1 - t^2, t known to within dt
-    return cap * t, dy, {"cap_slope": _sech_squared(np.abs(finite(x)) / cap), "cap_slope_error": slope_error}
+    return cap * t, dy, {"cap_slope": _sech_squared(far / cap), "cap_slope_error": slope_error}
 
 
 def _sech_squared(y: Float64) -> Float64:

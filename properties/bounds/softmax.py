@@ -85,7 +85,7 @@ def exponential_weights(r: Roundings, s: Float64, ds: Float64, visible: Bool, si
     seen = visible.sum(axis=-1, keepdims=True).astype(np.float64)
     rescalings = _rescalings(visible, seen, r.declared.tile_min) + (0.0 if sinks is None else 1.0)
     x = np.where(visible, s, -np.inf)
-    m_keys = x.max(axis=-1, keepdims=True, initial=-np.inf)
+    m_keys, low = _maximum(x, ds)
     m = m_keys if sinks is None else np.maximum(m_keys, sinks)
     m = np.where(np.isneginf(m), 0.0, m)
     e = np.exp(x - m)
@@ -93,7 +93,7 @@ def exponential_weights(r: Roundings, s: Float64, ds: Float64, visible: Bool, si
     logl = np.log(np.where(l > 0.0, l, 1.0))
     p = e / np.where(l > 0.0, l, 1.0)
 
-    top, low = (np.where(visible, edge, -np.inf).max(axis=-1, keepdims=True, initial=-np.inf) for edge in (s + ds, s - ds))
+    top = (x + ds).max(axis=-1, keepdims=True, initial=-np.inf)
     if sinks is not None:
         sink_ds = (u + r.scores.u) * np.abs(np.where(np.isneginf(sinks), 0.0, sinks))
         top, low = np.maximum(top, sinks + sink_ds), np.maximum(low, sinks - sink_ds)
@@ -105,7 +105,7 @@ def exponential_weights(r: Roundings, s: Float64, ds: Float64, visible: Bool, si
 
     def distance(s: Float64, ds: Float64) -> Float64:
         d = (1.0 + 3.0 * u) * ds + 3.0 * u * (top - s) + u * (2.0 + 4.0 * merged) * np.maximum(np.abs(s) + ds, largest) + row
-        return np.clip(d, 0.0, np.finfo(np.float64).max)                        # below 0 only where hidden
+        return np.asarray(np.clip(d, 0.0, np.finfo(np.float64).max))                        # below 0 only where hidden
 
     d = distance(s, ds)
     excess, hopeless = grown(p, d, x, m + logl)
@@ -120,6 +120,15 @@ def exponential_weights(r: Roundings, s: Float64, ds: Float64, visible: Bool, si
         hopeless = hopeless | sink_hopeless
     return Weights(p, excess, p + excess, d, m + logl, m, m_keys, largest, seen, rescalings, excess_sum,
                    np.minimum(deficit_sum, 1.0), hopeless)
+
+
+def _maximum(x: Float64, ds: Float64) -> tuple[Float64, Float64]:
+    """The largest score of each row, and what the computed one cannot fall below; -inf where nothing is seen."""
+    if x.shape[-1] == 0:
+        return np.full((*x.shape[:-1], 1), -np.inf), np.full((*x.shape[:-1], 1), -np.inf)
+    place = x.argmax(axis=-1)[..., None]
+    m = np.take_along_axis(x, place, axis=-1)
+    return m, m - np.take_along_axis(ds, place, axis=-1)
 
 
 def grown(p: Float64, d: Float64, x: Float64, lse: Float64) -> tuple[Float64, Bool]:

@@ -78,8 +78,8 @@ def test_what_is_hidden_changes_no_bound() -> None:
     a, x = resolved("float32"), _arrays(1)
     mask = np.arange(40) < 25
     plain = attention_bound(a, x["q"], x["k"], x["v"], causal=None, mask=mask)
-    for poison in (1e30, np.nan, -np.inf):
-        k, v = x["k"].copy(), x["v"].copy()
+    for poison in (1e30, 1e300, np.nan, -np.inf):
+        k, v = x["k"].astype(np.float64), x["v"].astype(np.float64)
         k[..., 25:, :], v[..., 25:, :] = poison, poison
         poisoned = attention_bound(a, x["q"], k, v, causal=None, mask=mask)
         assert all(np.array_equal(plain[name], poisoned[name]) for name in plain)
@@ -114,6 +114,13 @@ def test_what_may_overflow_is_not_compared(name: str, factor: float) -> None:
     bound = attention_bound(resolved("float32"), x["q"], x["k"], x["v"], causal=None)
     assert np.isposinf(bound["out"]).all()
     assert np.isposinf(bound["lse"]).all() == (name == "q")
+
+
+def test_a_cap_does_not_hide_that_the_product_may_overflow() -> None:
+    x = _arrays(4)
+    bound = attention_bound(resolved("float32"), x["q"] * np.float32(1e20), x["k"] * np.float32(1e20), x["v"], causal=None, softcap=5.0)
+    assert np.isposinf(bound["out"]).all()
+    assert np.isposinf(bound["lse"]).all()
 
 
 def test_a_large_negative_bias_is_a_mask_and_stays_compared() -> None:
