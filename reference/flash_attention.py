@@ -67,8 +67,9 @@ class Tiles:
         for j0 in range(start - start % block_k, stop, block_k):
             yield j0, min(j0 + block_k, stop)
 
-    def cap(self, s: Array) -> None:
-        """s = softcap tanh(s / softcap), in place, where there is a cap."""
+    def scale_and_cap(self, s: Array) -> None:
+        """s = q k^T into scale s, and that into softcap tanh(s / softcap) where there is a cap; in place."""
+        s *= self.scale
         if self.softcap is not None:
             s /= self.softcap
             np.tanh(s, out=s)
@@ -140,6 +141,7 @@ def flash_attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: Causal,
     """
     q, k, v = arguments.query_key_value(q, k, v)
     block_q, block_k = (arguments.whole_number(name, n, least=1) for name, n in (("block_q", block_q), ("block_k", block_k)))
+    block_k = min(block_k, max(k.shape[2], 1))                                  # no buffer beyond the keys there are
     tiles = Tiles.of(q, k, causal=causal, window=window, scale=scale, softcap=softcap, bias=bias, mask=mask, kv_lengths=kv_lengths,
                      alibi_slopes=alibi_slopes, dropout_mask=dropout_mask, dropout_p=dropout_p)
     (B, Hq, Lq, _), Hkv, Dv = q.shape, k.shape[1], v.shape[3]
@@ -152,7 +154,7 @@ def flash_attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: Causal,
             for h in range(hkv * (Hq // Hkv), (hkv + 1) * (Hq // Hkv)):
                 for i0 in range(0, Lq, block_q):
                     rows = slice(i0, min(i0 + block_q, Lq))
-                    queries = q[b, h, rows].astype(tiles.work) * tiles.work.type(tiles.scale)
+                    queries = q[b, h, rows].astype(tiles.work, copy=False)
                     m = np.full((queries.shape[0], 1), -np.inf if first is None else first[h], tiles.work)
                     out[b, h, rows], lse[b, h, rows] = _one_tile(tiles, b, h, i0, queries, keys, values, odd, m, block_k)
     return out, lse
@@ -160,13 +162,13 @@ def flash_attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: Causal,
 
 def _one_tile(tiles: Tiles, b: int, h: int, i0: int, q: Array, k: Array, v: Array, odd: NDArray[np.intp], m: Array,
               block_k: int) -> tuple[Array, Array]:
-    """out (n, Dv) and lse (n,) of the n queries from i0 on; q is scaled, m (n, 1) holds the sink or -inf."""
+    """out (n, Dv) and lse (n,) of the n queries from i0 on; m (n, 1) holds the sink or -inf."""
     i1 = i0 + len(q)
     l, o = (m > -np.inf).astype(q.dtype), np.zeros((len(q), v.shape[1]), q.dtype)
     buffer = np.empty(len(q) * block_k, q.dtype)                                # one tile of scores, used again and again
     for j0, j1 in tiles.key_tiles(b, i0, i1, block_k):
         s = np.matmul(q, k[j0:j1].T, out=buffer[: len(q) * (j1 - j0)].reshape(len(q), j1 - j0))
-        tiles.cap(s)
+        tiles.scale_and_cap(s)
         tiles.add_and_hide(b, h, i0, j0, s)
         m_new = np.maximum(m, s.max(axis=1, keepdims=True))
         odd_here = odd[(odd >= j0) & (odd < j1)] - j0

@@ -88,15 +88,15 @@ class _KeyHead:
         """dq (n, D) of the n queries from i0 on; dk, dv and dbias get their share."""
         tiles, b = self.tiles, self.b
         i1 = i0 + len(q)
-        dq, scaled = np.zeros_like(q), q * tiles.work.type(tiles.scale)
+        dq = np.zeros_like(q)
         odd_q, odd_do = _odd_rows(q), _odd_rows(do)
         shift = np.where(lse == -np.inf, 0, lse)[:, None]                       # nothing seen: e^(-inf - 0) = 0
         careful = not (self.finite and len(odd_q) == len(odd_do) == 0 and np.isfinite(shift).all() and np.isfinite(delta).all())
         for j0, j1 in tiles.key_tiles(b, i0, i1, block_k):
             tile = (b, h, slice(i0, i1), slice(j0, j1))
             k, v = self.k[j0:j1], self.v[j0:j1]
-            s = scaled @ k.T                                                    # (n, keys of the tile)
-            tiles.cap(s)
+            s = q @ k.T                                                         # (n, keys of the tile)
+            tiles.scale_and_cap(s)
             slope = None if tiles.softcap is None else (1 - s / tiles.softcap) * (1 + s / tiles.softcap)
             tiles.add_and_hide(b, h, i0, j0, s)
             seen: Bool | None = s != -np.inf if careful else None               # NaN is seen

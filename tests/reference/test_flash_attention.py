@@ -137,6 +137,11 @@ def test_a_broadcast_bias_and_mask_are_not_copied() -> None:
     assert peak < 2**21                                                         # 2 MiB; one copy of the scores is 32
 
 
+def test_the_scale_multiplies_the_product_and_not_q() -> None:
+    q, k = np.full((1, 1, 1, 1), 2.0**-149, np.float32), np.full((1, 1, 1, 1), 2.0**120, np.float32)
+    assert flash_attention(q, k, k, causal=None, scale=0.25)[1] == 2.0**-31     # a quarter of this q is no float32
+
+
 def test_inputs_are_not_changed() -> None:
     q = np.random.default_rng(0).normal(size=(1, 1, 4, 4))
     kept = q.copy()
