@@ -1,0 +1,104 @@
+"""Each entry of docs/findings.md, still true of the installed release: the smallest input, and the law that sees it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from oracles.properties import check
+from oracles.properties.declaration import subject
+from oracles.properties.peers.calls import jax_attention, onnxruntime_attention
+from oracles.properties.peers.installed import copy_of
+from oracles.properties.report import FAILED, Verdict
+
+pytestmark = pytest.mark.peers
+
+FINDINGS = {
+    "torch-negative-scale-under-causal", "torch-flash-lse-of-an-empty-row", "torch-flash-dies-on-a-length-of-0",
+    "onnxruntime-float64-attention", "onnxruntime-mask-not-broadcast", "onnxruntime-nan-in-padding", "jax-nan-in-padding",
+    "jax-float16-on-a-cpu",
+}  # fmt: skip
+
+
+def verdict_of(peer: Any, law: str) -> Verdict:
+    (verdict,) = check("attention", peer, budget="quick", laws=(law,)).verdicts
+    return verdict
+
+
+def test_the_page_lists_these_findings() -> None:
+    page = Path(__file__).parents[3] / "docs" / "findings.md"
+    assert {line.removeprefix("## ") for line in page.read_text().splitlines() if line.startswith("## ")} == FINDINGS
+
+
+def test_torch_negative_scale_under_causal() -> None:
+    import torch
+
+    q, k, v = torch.zeros(1, 1, 1, 1), torch.ones(1, 1, 2, 1), torch.tensor([4.0, 1.0]).reshape(1, 1, 2, 1)
+    function = torch.nn.functional.scaled_dot_product_attention
+    for scale in (-0.7, 0.0):
+        assert function(q, k, v, is_causal=True, scale=scale).isnan().all()
+        assert function(q, k, v, attn_mask=torch.tensor([[True, False]]), scale=scale).item() == 4.0
+    verdict = verdict_of("peers:torch_sdpa_flash", "equal_scores_average_exactly")
+    assert verdict.status == FAILED
+    assert "nan" in verdict.reason
+    assert "top_left" in verdict.case
+    assert "scale=-" in verdict.case
+
+
+def test_torch_flash_lse_of_an_empty_row() -> None:
+    verdict = verdict_of("peers:torch_sdpa_flash", "lse_agrees_with_the_oracle")
+    assert verdict.status == FAILED
+    assert "is 0, wanted -inf" in verdict.reason
+
+
+@pytest.mark.parametrize("lengths", ["x[:, :, :0], x, x", "x, x[:, :, :0], x[:, :, :0]"])
+def test_torch_flash_dies_on_a_length_of_0(lengths: str) -> None:
+    code = f"import torch; x = torch.ones(1, 1, 1, 1); torch.ops.aten._scaled_dot_product_flash_attention_for_cpu({lengths})"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == -signal.SIGFPE
+
+
+def test_onnxruntime_float64_attention() -> None:
+    q, k, v = np.ones((1, 1, 1, 2)), np.array([1.0, 2.0, 0.0, 0.0]).reshape(1, 1, 2, 2), np.array([1.0, 0.0]).reshape(1, 1, 2, 1)
+    got = onnxruntime_attention.standard(q, k, v, causal=None).item()
+    assert 2.0**-30 < abs(got - 1 / (1 + np.exp(-3 / np.sqrt(2)))) < 2.0**-24     # between a roundoff of float32 and one of float64
+    assert verdict_of("peers:onnxruntime_attention_float64", "out_agrees_with_the_oracle").status == FAILED
+
+
+def test_onnxruntime_mask_not_broadcast() -> None:
+    x, mask = np.ones((1, 1, 2, 1), np.float32), np.ones((1, 1, 1, 2), bool)
+    with pytest.raises(Exception, match="inconsistent q_sequence_length"):
+        onnxruntime_attention._run("Attention", "", 24, (x, x, x, mask), {}, outputs=1)
+
+
+def test_onnxruntime_nan_in_padding() -> None:
+    k, v = np.zeros((1, 1, 2, 8), np.float32), np.repeat(np.array([1.0, np.nan], np.float32), 8).reshape(1, 1, 2, 8)
+    padded = {"kv_lengths": np.array([1])}
+    assert np.isnan(onnxruntime_attention.standard(k[:, :, :1], k, v, causal=None, **padded)).all()
+    assert (onnxruntime_attention.grouped_query(k[:, :, :1], k, v, causal="bottom_right", **padded) == 1.0).all()
+    declare = subject("attention", dtypes=("float32",), causal=(None,), refuses=("empty", "negative_scale"))
+    verdict = verdict_of(declare(copy_of(onnxruntime_attention.standard)), "equal_scores_average_exactly")
+    assert verdict.status == FAILED
+    assert "nan" in verdict.reason
+
+
+def test_jax_nan_in_padding() -> None:
+    import jax.numpy as jnp
+
+    x, v = jnp.zeros((1, 2, 1, 1)), jnp.array([1.0, jnp.nan]).reshape(1, 2, 1, 1)
+    out, _ = jax_attention.attention(x[:, :1], x, v, causal=None, kv_lengths=jnp.array([1]))
+    assert jnp.isnan(out).all()
+
+
+def test_jax_float16_on_a_cpu() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    x = jnp.zeros((1, 1, 1, 1), jnp.float16)
+    assert jax.nn.dot_product_attention(x, x, x).item() == 0.0
+    with pytest.raises(ValueError, match="F16_F16_F32"):
+        jax.jit(jax.nn.dot_product_attention)(x, x, x)

@@ -1,0 +1,105 @@
+"""Released libraries held to the laws: what should hold does, and missing libraries and repros are what they should be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from oracles.properties import check
+from oracles.properties.declaration import UsageError
+from oracles.properties.loading import load
+from oracles.properties.peers import PEER_MODULES
+from oracles.properties.report import FAILED, HELD
+
+pytestmark = pytest.mark.peers
+
+SECONDS = 25.0
+FORWARD = ("answers", "out_agrees_with_the_oracle", "one_hot_values_show_the_weights", "heads_read_their_own_keys", "inputs_stay_untouched")
+BACKWARD = ("answers", "dq_agrees_with_the_oracle", "dk_agrees_with_the_oracle", "dv_agrees_with_the_oracle", "hidden_keys_get_no_gradient")
+WITH_BIAS = (*BACKWARD, "dbias_agrees_with_the_oracle")
+
+HOLDING = {
+    ("torch_sdpa", "attention"): FORWARD,
+    ("torch_sdpa_16bit", "attention"): FORWARD,
+    ("torch_sdpa_math", "attention"): FORWARD,
+    ("torch_sdpa_flash", "attention"): FORWARD,
+    ("torch_sdpa_flash_16bit", "attention"): FORWARD,
+    ("onnxruntime_attention", "attention"): FORWARD,
+    ("onnxruntime_gqa", "attention"): FORWARD,
+    ("torch_sdpa", "attention_backward"): WITH_BIAS,
+    ("torch_sdpa_16bit", "attention_backward"): WITH_BIAS,
+    ("torch_sdpa_math", "attention_backward"): WITH_BIAS,
+    ("torch_sdpa_flash", "attention_backward"): BACKWARD,
+    ("torch_sdpa_flash_16bit", "attention_backward"): BACKWARD,
+}
+
+
+@pytest.mark.parametrize(("peer", "operation"), HOLDING)
+def test_a_released_library_keeps_the_laws(peer: str, operation: str) -> None:
+    laws = HOLDING[peer, operation]
+    report = check(operation, f"peers:{peer}", budget="quick", laws=laws, max_seconds=SECONDS)
+    assert {verdict.law for verdict in report.verdicts} == set(laws)
+    for verdict in report.verdicts:
+        assert verdict.status == HELD, f"{verdict.law}: {verdict.reason} {verdict.case}"
+        assert verdict.compared > 0
+        assert verdict.worst_ratio <= 1
+
+
+@pytest.mark.parametrize("peer", PEER_MODULES)
+def test_a_peer_says_which_version_it_is(peer: str) -> None:
+    _, declaration = load(f"peers:{peer}", "attention")
+    assert declaration.name == peer
+    assert any(character.isdigit() for character in declaration.version)
+
+
+def test_two_peers_of_one_call_keep_their_own_declarations() -> None:
+    wide, narrow = (load(f"peers:{peer}", "attention")[1] for peer in ("torch_sdpa", "torch_sdpa_16bit"))
+    assert load("peers:torch_sdpa", "attention")[1] == wide
+    assert wide.arithmetic != narrow.arithmetic
+
+
+def test_a_peer_without_a_backward_says_so() -> None:
+    with pytest.raises(UsageError, match="peers:onnxruntime_gqa has no attention_backward"):
+        load("peers:onnxruntime_gqa", "attention_backward")
+
+
+@pytest.mark.parametrize(
+    ("peer", "library", "extra"),
+    [("torch_sdpa", "torch", "torch"), ("onnxruntime_gqa", "onnxruntime", "onnxruntime"), ("onnxruntime_attention", "onnx", "onnxruntime"),
+     ("jax", "jax", "jax")],
+)  # fmt: skip
+def test_a_missing_library_names_the_extra_to_install(peer: str, library: str, extra: str) -> None:
+    code = (
+        f"import sys; sys.modules[{library!r}] = None\n"
+        "from oracles.properties.loading import load\n"
+        f"try: load('peers:{peer}', 'attention')\n"
+        "except ValueError as error: print(type(error).__name__, error)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.startswith(f"UsageError SUBJECT: {library} cannot be imported")
+    assert f"pip install 'oracles[{extra}]'" in said
+
+
+def test_the_calls_import_nothing_of_ours() -> None:
+    import oracles.properties.peers.calls as calls
+
+    folder = Path(next(iter(calls.__path__)))
+    files = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+    assert len(files) == len(set(PEER_MODULES.values()))
+    for path in files:
+        assert "oracles" not in path.read_text(), path
+        assert "from ." not in path.read_text(), path
+
+
+def test_the_repro_of_a_peer_runs_without_this_project(tmp_path: Path) -> None:
+    report = check("attention", "peers:torch_sdpa_flash", budget="quick", laws=("lse_agrees_with_the_oracle",), failures=tmp_path)
+    (verdict,) = report.verdicts
+    assert verdict.status == FAILED
+    assert verdict.counterexample is not None
+    repro = Path(verdict.counterexample) / "repro.py"
+    alone = f"import runpy, sys; sys.modules['oracles'] = None; sys.argv = ['repro.py']; runpy.run_path({str(repro)!r}, run_name='__main__')"
+    run = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert run.returncode == 1, run.stderr
+    assert "lse_agrees_with_the_oracle: FAILS: lse" in run.stdout
