@@ -147,11 +147,11 @@ def prints_a_lot(q: Any, k: Any, v: Any, *, causal: Any = None, scale: Any = Non
 
 
 def differs_every_time(q: Any, k: Any, v: Any, *, causal: Any = None, scale: Any = None) -> Any:
-    """Right within rounding, and one bit away from itself every second call."""
+    """A few last bits away from what it answered the last six times."""
     out, lse = right(q, k, v, causal=causal, scale=scale)
     differs_every_time.calls = getattr(differs_every_time, "calls", 0) + 1     # type: ignore[attr-defined]
-    if differs_every_time.calls % 2:                                            # type: ignore[attr-defined]
-        out = np.nextafter(out, np.where(out == 0, out, np.inf).astype(out.dtype))
+    for _ in range(differs_every_time.calls % 7):                               # type: ignore[attr-defined]
+        out = np.nextafter(out, out.dtype.type(np.inf))
     return out, lse
 
 
