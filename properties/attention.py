@@ -17,6 +17,7 @@ from .comparison import Float64
 from .laws.attention import ATTENTION_LAWS
 from .laws.attention_backward import ATTENTION_BACKWARD_LAWS
 from .laws.attention_packed import PACKED_BACKWARD_LAWS, PACKED_LAWS
+from .laws.attention_terms import visible
 from .operation import Operation, as_float64
 
 # Arrays with an axis of query heads, and where it is.
@@ -84,8 +85,6 @@ def _roundoff(name: str) -> float:
 
 
 def _sees_nothing(case: Case) -> np.ndarray:
-    from .laws.attention import visible
-
     return np.asarray(~visible(case).any(axis=-1))
 
 

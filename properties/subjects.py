@@ -92,7 +92,7 @@ class InWorker:
         theirs_in, self._to = os.pipe()
         self._from, theirs_out = os.pipe()
         # Fresh memory of the C heap is filled with a pattern, so that a result nobody wrote shows (glibc's mallopt(3)).
-        environment = {"MALLOC_PERTURB_": "90", **os.environ}
+        environment = {"MALLOC_PERTURB_": "90", "OPENBLAS_NUM_THREADS": "1", **os.environ}
         module = "oracles.properties.worker"
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, str(theirs_in), str(theirs_out), str(self.spec), self._operation or "",

@@ -1,20 +1,22 @@
-"""Laws of attention's forward pass. Each says why it holds, when it does not, and what rounding it allows."""
+"""The laws of attention's forward pass, and those that stand by themselves. Probes and relations have files of their own."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from oracles.reference import FloatFormat
-from oracles.reference.attention import attention_scores
-from oracles.reference.visibility import visible_keys
-
 from ..case import Case
-from ..declaration import Declaration
 from ..law import NOTHING, Judgement, Law, law, within
-from ..safetensors_file import Array
 from ..trial import Trial
+from .attention_probes import (
+    doubling_q_and_halving_the_scale_changes_no_bit,
+    equal_scores_average_exactly,
+    heads_read_their_own_keys,
+    nan_behind_the_mask_is_ignored,
+    one_hot_values_show_the_weights,
+    the_first_forbidden_key_stays_forbidden,
+)
+from .attention_relations import ATTENTION_RELATIONS
+from .attention_terms import is_empty, sizes, visible
 from .every_operation import (
     agreement,
     answers,
@@ -26,179 +28,21 @@ from .every_operation import (
     strides_are_respected,
 )
 
-SCORE_TERMS = ("scale", "softcap", "bias", "alibi_slopes", "kv_lengths", "causal")
-VISIBILITY_TERMS = ("causal", "window", "mask", "kv_lengths", "bias")
 
+@law()
+def rows_that_see_nothing_are_empty(trial: Trial) -> Judgement:
+    """A query that sees no key has output 0 and log-sum-exp -inf (or sink), or what the subject declared for such rows.
 
-def sizes(case: Case) -> tuple[int, int, int, int]:
-    """B, Hq, Lq, Lk of a case."""
-    (B, Hq, Lq, _), Lk = case.arrays["q"].shape, case.arrays["k"].shape[2]
-    return B, Hq, Lq, Lk
-
-
-def chosen(case: Case, names: tuple[str, ...]) -> dict[str, Any]:
-    """Those arguments of a case that are given."""
-    return {name: value for name, value in case.arguments().items() if name in names}
-
-
-def visible(case: Case) -> Array:
-    """Which keys each query may see: bool (B, Hq, Lq, Lk)."""
-    return visible_keys(*sizes(case), **chosen(case, VISIBILITY_TERMS))
-
-
-def without(case: Case, *names: str) -> Case:
-    """The case with some optional arguments left at their defaults."""
-    arrays = {name: array for name, array in case.arrays.items() if name not in names}
-    options = {name: value for name, value in case.options.items() if name not in names}
-    return Case(case.operation, arrays, options, case.origin, case.notes)
-
-
-def is_empty(case: Case) -> bool:
-    """Whether there is no query or no key to speak of."""
-    return 0 in (*case.arrays["q"].shape, *case.arrays["v"].shape)
-
-
-def like(array: Array, values: Array) -> Array:
-    """Values in the format of an array, rounded once."""
-    return FloatFormat(array.dtype.name).cast(values, overflow="saturate")
-
-
-def _small_scores(case: Case) -> Array:
-    """q scaled down by a power of two until q k^T spreads by at most 4 in each row, hidden keys left out."""
-    q, k = case.arrays["q"], case.arrays["k"]
-    bare = without(case, "bias", "alibi_slopes", "softcap")
-    s = attention_scores(q, k, **chosen(bare, SCORE_TERMS))
-    seen = visible(case) & np.isfinite(s)
-    largest = float(np.abs(np.where(seen, s, 0.0)).max(initial=0.0))
-    return like(q, q.astype(np.float64) * 2.0 ** -np.ceil(np.log2(max(largest / 2.0, 1.0))))
-
-
-def _one_hot(case: Case) -> Case | None:
-    if is_empty(case):
-        return None
-    (B, Hkv, Lk, Dv) = case.arrays["v"].shape
-    first = (int(case.hash, 16) % max(Lk - Dv + 1, 1)) if Lk > Dv else 0        # which stretch of keys the columns show
-    values = np.zeros((B, Hkv, Lk, Dv))
-    columns = np.arange(min(Dv, Lk - first))
-    values[:, :, first + columns, columns] = 2.0 ** -(np.arange(Hkv) % 4)[:, None]  # tagged by head
-    return without(case, "sinks").with_arrays(q=_small_scores(case), v=like(case.arrays["v"], values))
-
-
-@law(prepare=_one_hot, every=2)
-def one_hot_values_show_the_weights(trial: Trial) -> Judgement:
-    """With V = one 1 a key, each in a column of its own, the output is P: exactly 0 for hidden keys, above 0 for visible ones.
-
-    The 1 of head h is 2^-(h mod 4), so that a head reading another's values shows. Scores spread by 4 at most, so the bound
-    of a visible weight is below the weight itself. Allowed: 0 for hidden keys, the bound for visible ones.
+    Allowed: 0 for a zero and for -inf, one rounding for a sink.
     """
-    if "out" not in trial.answer:
+    case = trial.case
+    if not trial.answer or case.arrays["q"].size == 0:
         return NOTHING
-    wanted, allowed = trial.wanted["out"], trial.allowed["out"]
-    return within(trial.answer, {"out": wanted}, {"out": np.where(wanted == 0.0, 0.0, allowed)})
-
-
-_COUNTED = ("bias", "alibi_slopes", "sinks", "dropout_mask", "dropout_p")
-
-
-def _uniform(case: Case) -> Case | None:
-    if is_empty(case):
-        return None
-    bare = without(case, *_COUNTED)
-    generator = np.random.default_rng(int(case.hash, 16))
-    q, v = case.arrays["q"], case.arrays["v"]
-    hidden_nan = ~np.isfinite(v.astype(np.float64))
-    values = np.where(hidden_nan, np.nan, generator.integers(-4, 5, v.shape).astype(np.float64))
-    k = np.where(np.isfinite(case.arrays["k"].astype(np.float64)), 1.0, np.nan)
-    return bare.with_arrays(q=like(q, np.zeros(q.shape)), k=k.astype(q.dtype), v=values.astype(v.dtype))
-
-
-def _merges(declaration: Declaration) -> str:
-    return "partial results merged through their log-sum-exp round log 2^n" if declaration.arithmetic.merges_lse else ""
-
-
-@law(prepare=_uniform, every=2, not_covered=_merges)
-def equal_scores_average_exactly(trial: Trial) -> Judgement:
-    """With Q = 0 all visible keys weigh the same: for 2^n of them and integer values, the output is the exact mean, once rounded.
-
-        e^0 = 1, sum of 2^n ones = 2^n, sum of small integers exact, division by 2^n exact
-
-    whatever the order and tiling. Rows with another number of keys are left out. Does not hold with bias, ALiBi, sinks, dropout,
-    which the probe takes away. Allowed: 0.
-    """
-    if "out" not in trial.answer:
+    seen = visible(case).any(axis=-1)                                           # (B, Hq, Lq)
+    if seen.all():
         return NOTHING
-    count = visible(trial.case).sum(axis=-1)                                    # (B, Hq, Lq)
-    exact = (count > 0) & (count & (count - 1) == 0)
-    digits = min(FloatFormat(name).fraction_bits for name in (trial.arithmetic.accumulate, trial.arithmetic.elementwise))
-    exact &= count * 4 <= 2.0 ** (digits + 1)                                   # sums of integers up to 4 stay exact
-    exact &= count * FloatFormat(trial.arithmetic.probabilities).smallest <= 1.0
-    wanted = FloatFormat(trial.arithmetic.out).round(np.where(exact[..., None], trial.wanted["out"], 0.0))
-    allowed = np.where(exact[..., None] & np.ones(wanted.shape, bool), 0.0, np.inf)
-    return within(trial.answer, {"out": wanted}, {"out": allowed})
-
-
-def _scalable(case: Case) -> Case | None:
-    """An explicit scale, and values whose halves and doubles stay normal numbers."""
-    if is_empty(case) or not all(_moderate(case.arrays[name]) for name in ("q", "k")):
-        return None
-    scale = case.options.get("scale")
-    return case if scale is not None else case.with_options(scale=case.arrays["q"].shape[-1] ** -0.5)
-
-
-def _moderate(array: Array) -> bool:
-    magnitudes = np.abs(array.astype(np.float64))
-    magnitudes = magnitudes[np.isfinite(magnitudes) & (magnitudes > 0) & (magnitudes < 1e20)]
-    return bool(((magnitudes >= 2.0**-8) & (magnitudes <= 2.0**8)).all()) and bool(np.isfinite(array.astype(np.float64)).all())
-
-
-def _takes_no_scale(declaration: Declaration) -> str:
-    return "" if "scale" in declaration.coverage.arguments else "the subject takes no scale"
-
-
-@law(prepare=_scalable, every=3, not_covered=_takes_no_scale)
-def doubling_q_and_halving_the_scale_changes_no_bit(trial: Trial) -> Judgement:
-    """attention(2 q, k, v, scale = s / 2) = attention(q, k, v, scale = s) bitwise: powers of two pass through every rounding.
-
-    Numbers stay between 2^-8 and 2^8, far from underflow. Allowed: 0, where the subject repeats itself.
-    """
-    case, scale = trial.case, trial.case.options["scale"]
-    assert isinstance(scale, float | int)
-    doubled = case.with_arrays(q=like(case.arrays["q"], 2.0 * case.arrays["q"].astype(np.float64))).with_options(scale=scale / 2.0)
-    other = trial.on(doubled)
-    return same_bits(trial, other, {name: np.ones(got.shape, bool) for name, got in trial.answer.items()})
-
-
-def _magnet(case: Case) -> Case | None:
-    """Each query is made to point at the first key it may not see, so strongly that a leak would take the whole row."""
-    if is_empty(case) or case.arrays["q"].shape[-1] < 4:
-        return None
-    B, Hq, _, Lk = sizes(case)
-    seen = visible(case)
-    if seen.all() or not seen.any():
-        return None
-    generator = np.random.default_rng(int(case.hash, 16))
-    Hkv, D = case.arrays["k"].shape[1], case.arrays["k"].shape[-1]
-    keys = generator.choice([-1.0, 1.0], size=(B, Hkv, Lk, D))
-    after = Lk - 1 - seen[..., ::-1].argmax(-1) + 1                             # (B, Hq, Lq): one past the last key seen
-    before = seen.argmax(-1) - 1
-    target = np.where(after < Lk, after, np.maximum(before, 0))
-    heads = np.arange(Hq) // (Hq // Hkv)
-    pointed = keys[np.arange(B)[:, None, None], heads[None, :, None], target]   # (B, Hq, Lq, D)
-    scale = case.options.get("scale")
-    strength = 8.0 / (D * float(scale)) if isinstance(scale, float | int) and scale else 8.0 / D**0.5
-    hidden_nan = ~np.isfinite(case.arrays["k"].astype(np.float64))
-    return case.with_arrays(
-        q=like(case.arrays["q"], pointed * strength), k=np.where(hidden_nan, np.nan, keys).astype(case.arrays["k"].dtype)
-    )
-
-
-@law(prepare=_magnet, every=2)
-def the_first_forbidden_key_stays_forbidden(trial: Trial) -> Judgement:
-    """Each query is most attracted by the first key it may not see: a mask off by one anywhere moves the row by a multiple of the bound.
-
-    Allowed: the bound of output and log-sum-exp.
-    """
-    return within(trial.answer, trial.wanted, trial.allowed)
+    allowed = {name: np.where(seen.reshape(*seen.shape, *[1] * (bound.ndim - 3)), np.inf, bound) for name, bound in trial.allowed.items()}
+    return within(trial.answer, {name: trial.wanted[name] for name in trial.answer}, allowed)
 
 
 def _later_keys(case: Case) -> Case | None:
@@ -227,68 +71,6 @@ def what_comes_later_changes_no_earlier_bit(trial: Trial) -> Judgement:
     earlier = {name: np.broadcast_to((np.arange(Lq) < cut).reshape(1, 1, Lq, *[1] * (got.ndim - 3)), got.shape)
                for name, got in trial.answer.items()}  # fmt: skip
     return same_bits(trial, trial.on(case.with_arrays(**arrays)), earlier)
-
-
-def _one_value_a_head(case: Case) -> Case | None:
-    Hkv = case.arrays["k"].shape[1]
-    if is_empty(case) or Hkv < 2:
-        return None
-    tags = np.arange(1.0, Hkv + 1.0)[None, :, None, None]
-    v = case.arrays["v"]
-    hidden_nan = ~np.isfinite(v.astype(np.float64))
-    return without(case, "dropout_mask", "dropout_p", "sinks").with_arrays(v=np.where(hidden_nan, np.nan, tags).astype(v.dtype))
-
-
-@law(prepare=_one_value_a_head, every=3)
-def heads_read_their_own_keys(trial: Trial) -> Judgement:
-    """With V = h + 1 throughout key/value head h, every query head shows which head it reads: the average of a constant.
-
-    Allowed: the bound, in which |v - out| vanishes for constant V.
-    """
-    if "out" not in trial.answer:
-        return NOTHING
-    return within(trial.answer, {"out": trial.wanted["out"]}, {"out": trial.allowed["out"]})
-
-
-@law()
-def rows_that_see_nothing_are_empty(trial: Trial) -> Judgement:
-    """A query that sees no key has output 0 and log-sum-exp -inf (or sink), or what the subject declared for such rows.
-
-    Allowed: 0 for a zero and for -inf, one rounding for a sink.
-    """
-    case = trial.case
-    if not trial.answer or case.arrays["q"].size == 0:
-        return NOTHING
-    seen = visible(case).any(axis=-1)                                           # (B, Hq, Lq)
-    if seen.all():
-        return NOTHING
-    allowed = {name: np.where(seen.reshape(*seen.shape, *[1] * (bound.ndim - 3)), np.inf, bound) for name, bound in trial.allowed.items()}
-    return within(trial.answer, {name: trial.wanted[name] for name in trial.answer}, allowed)
-
-
-def _nan_where_nobody_looks(case: Case) -> Case | None:
-    if is_empty(case):
-        return None
-    B, Hq, _, Lk = sizes(case)
-    Hkv = case.arrays["k"].shape[1]
-    unseen = ~np.asarray(visible(case).any(axis=2).reshape(B, Hkv, Hq // Hkv, Lk).any(axis=2))[..., None]
-    if not unseen.any():
-        return None
-    return case.with_arrays(**{n: np.where(unseen, np.nan, case.arrays[n].astype(np.float64)).astype(case.arrays[n].dtype) for n in "kv"})
-
-
-def _does_not_ignore(declaration: Declaration) -> str:
-    ignored = declaration.conventions.get("nonfinite_behind_mask") == "ignored"
-    return "" if ignored else "the subject does not declare nonfinite_behind_mask = ignored"
-
-
-@law(prepare=_nan_where_nobody_looks, every=2, not_covered=_does_not_ignore)
-def nan_behind_the_mask_is_ignored(trial: Trial) -> Judgement:
-    """NaN in keys and values that no query may see changes nothing. Only for those who declare it: 0 x NaN is NaN in most tiled kernels.
-
-    Allowed: the bound, which does not look there either.
-    """
-    return within(trial.answer, trial.wanted, trial.allowed)
 
 
 def _several(case: Case) -> Case | None:
@@ -341,6 +123,7 @@ ATTENTION_LAWS: tuple[Law, ...] = (
     heads_read_their_own_keys,
     what_comes_later_changes_no_earlier_bit,
     doubling_q_and_halving_the_scale_changes_no_bit,
+    *ATTENTION_RELATIONS,
     strides_are_respected,
     inputs_stay_untouched,
     buffers_are_fully_written,

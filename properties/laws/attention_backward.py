@@ -7,7 +7,7 @@ import numpy as np
 from ..case import Case
 from ..law import NOTHING, Judgement, Law, law, within
 from ..trial import Trial
-from .attention import is_empty, sizes, visible
+from .attention_terms import is_empty, sizes, visible
 from .every_operation import (
     agreement,
     answers,
