@@ -4,6 +4,12 @@ A new fault goes into the module of its family with the address of its report; a
 """
 
 # Module in this folder, and the families of faults it holds.
-ZOO_MODULES: dict[str, tuple[str, ...]] = {}
+ZOO_MODULES: dict[str, tuple[str, ...]] = {
+    "softmax": ("softmax",),
+    "masking": ("masking",),
+    "attention_forward": ("attention-forward",),
+    "attention_backward": ("attention-backward",),
+    "gqa": ("gqa",),
+}
 
 __all__ = ["ZOO_MODULES"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ def working(x: Array) -> Any:
 def positions(call: Call) -> Array:
     """Where each query stands among the keys: (B, 1, Lq, 1)."""
     shift = 0 * call.n_k if call.causal == "top_left" else call.n_k - call.Lq
-    return (np.arange(call.Lq) + shift[:, None])[:, None, :, None]
+    return np.asarray((np.arange(call.Lq) + shift[:, None])[:, None, :, None])
 
 
 def in_length(call: Call) -> Array:
@@ -221,7 +222,7 @@ def _rows(x: Any, axis: int) -> tuple[Array, Array]:
 def recomputed(call: Call, lse: Array) -> Array:
     """P = e^(s - lse) of what is visible, from the forward pass's lse."""
     shift = np.where(np.isneginf(lse), 0, lse)[..., None]
-    return np.exp(np.where(visible(call), scores(call), -np.inf) - shift)
+    return np.asarray(np.exp(np.where(visible(call), scores(call), -np.inf) - shift))
 
 
 def row_sums(dout: Array, out: Array) -> Array:
@@ -231,7 +232,7 @@ def row_sums(dout: Array, out: Array) -> Array:
 
 def score_gradient(call: Call, p: Array, dp: Array, delta: Array) -> Array:
     """dS = P (dP - delta), before the cap."""
-    return p * (dp - delta)
+    return np.asarray(p * (dp - delta))
 
 
 def summed_over_group(x: Array, G: int) -> Array:
@@ -285,7 +286,7 @@ def batch(x: Array) -> Array:
 
 def sequences(cu_q: Any, cu_k: Any) -> list[tuple[slice, slice]]:
     """The rows and the keys of each sequence."""
-    return [(slice(*rows), slice(*keys)) for rows, keys in zip(zip(cu_q, cu_q[1:]), zip(cu_k, cu_k[1:]))]
+    return [(slice(*rows), slice(*keys)) for rows, keys in zip(pairwise(cu_q), pairwise(cu_k))]
 
 
 def attention_packed(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, **options: Any) -> tuple[Array, Array]:
