@@ -128,6 +128,11 @@ def test_a_visible_score_that_is_no_number_makes_its_row_nan(bad: float) -> None
     assert np.isnan(lse[:, :, 2]).all()
 
 
+def test_a_nan_row_keeps_probabilities_of_zero_where_it_sees_nothing() -> None:
+    p, _ = softmax_over_visible(np.full((1, 1, 1, 2), np.nan), np.array([True, False]).reshape(1, 1, 1, 2))
+    np.testing.assert_array_equal(p[0, 0, 0], [np.nan, 0.0])
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_score_that_is_no_number_leaves_other_rows_alone(bad: float) -> None:
     q, k, v = arrays()

@@ -95,11 +95,10 @@ def test_dv_sums_to_the_sum_of_dout_over_queries_and_heads_of_the_group(rounding
     assert (np.abs(dv - dout.sum(axis=2)) <= bound + 17 * 2.0**-53 * np.abs(dout).sum(axis=2)).all()
 
 
-def test_equal_values_leave_no_gradient_of_scores() -> None:
-    arguments, options = plain()
-    v = np.full_like(arguments[2], 0.5)
-    got = attention_backward(np.zeros_like(arguments[0]), np.zeros_like(arguments[1])[:, :, :4], v[:, :, :4], *arguments[3:], **options)
-    assert (got["dq"] == 0).all()
+def test_equal_values_under_equal_weights_leave_no_gradient_of_scores() -> None:
+    (q, k, v, out, lse, dout), options = plain()
+    four, equal = k[:, :, :4], np.full_like(v[:, :, :4], 0.5)                   # q = 0: every weight is exactly 1/4
+    assert (attention_backward(np.zeros_like(q), four, equal, out, lse, dout, **options)["dq"] == 0).all()
 
 
 def test_a_lone_key_has_a_gradient_of_exactly_zero() -> None:
