@@ -54,11 +54,22 @@ class _Run:
         self._operation, self._spec, self._config = operation, spec, config
 
     @cached_property
-    def report(self) -> Report:
+    def _found(self) -> Report | ValueError:
+        """The report, or why there is none: also that is found out once, not once a law."""
         from .checker import check
+        from .declaration import UsageError
 
         budget, seed = self._config.getoption("--oracles-budget"), self._config.getoption("--oracles-seed")
-        return check(self._operation, self._spec, budget=budget, seed=seed, failures="failures")
+        try:
+            return check(self._operation, self._spec, budget=budget, seed=seed, failures="failures")
+        except UsageError as error:
+            return error
+
+    @property
+    def report(self) -> Report:
+        if isinstance(self._found, ValueError):
+            raise self._found
+        return self._found
 
     def verdict(self, law: str) -> Verdict:
         return next(verdict for verdict in self.report.verdicts if verdict.law == law)
@@ -80,4 +91,4 @@ class _LawItem(pytest.Item):
         return str(excinfo.value) if isinstance(excinfo.value, pytest.fail.Exception | ValueError) else super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[str, None, str]:
-        return self._run.report.subject if "report" in self._run.__dict__ else self.name, None, self.name
+        return self.name, None, self.name
