@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from ..case import Case
-from ..law import Judgement, Law, law, within
+from ..law import NOTHING, Judgement, Law, law, within
+from ..outcome import RAISED
+from ..strides import in_elements, strided_copy
 from ..trial import Trial
 from .every_operation import (
     agreement,
     answers,
     buffers_are_fully_written,
     inputs_stay_untouched,
+    promised,
     repeats_give_the_same_bits,
     same_bits,
 )
@@ -30,7 +33,7 @@ def sequences_do_not_see_each_other(trial: Trial) -> Judgement:
     case, arrays = trial.case, {}
     first = int(case.arrays["cu_k"][-2])
     for name in ("k", "v"):
-        changed = case.arrays[name].copy()
+        changed = strided_copy(case.arrays[name], in_elements(case.arrays[name]))     # another memory order is another order of sums
         changed[first:] = -changed[first:, :, ::-1]
         arrays[name] = changed
     Tq, rows = case.arrays["q"].shape[0], int(case.arrays["cu_q"][-2])
@@ -49,7 +52,32 @@ def sequences_without_keys_are_empty(trial: Trial) -> Judgement:
     return within(trial.answer, trial.wanted, allowed)
 
 
-_COMMON: tuple[Law, ...] = (inputs_stay_untouched, buffers_are_fully_written, repeats_give_the_same_bits)
+@law(every=8, minimise=False, not_covered=promised("validates_input", "to refuse bad input"))
+def bad_offsets_are_refused(trial: Trial) -> Judgement:
+    """Offsets that end past the last token or before it, fall, do not start at 0, or count other sequences: an exception each."""
+    cu_q, cu_k = trial.case.arrays["cu_q"], trial.case.arrays["cu_k"]
+    if len(cu_q) < 2 or not cu_q[-1] or not cu_k[-1]:
+        return NOTHING
+    bad = {}
+    for name, cu in (("cu_q", cu_q), ("cu_k", cu_k)):
+        past, short, late = cu.copy(), cu.copy(), cu.copy()
+        past[-1] += 1
+        short[-1] -= 1
+        late[0] += 1
+        bad[f"{name} with twice the tokens there are"] = {name: 2 * cu}
+        bad[f"{name} with a token more than there are"] = {name: past}
+        bad[f"{name} with a token less than there are"] = {name: short}
+        bad[f"{name} that does not start at 0"] = {name: late}
+        bad[f"{name} that falls"] = {name: np.append(cu, [cu[-1] - 1, cu[-1]])}
+    bad["cu_k with a sequence more than cu_q"] = {"cu_k": np.append(cu_k, cu_k[-1])}
+    for what, arrays in bad.items():
+        kind = trial.subject.run(trial.case.with_arrays(**arrays), {}).kind
+        if kind != RAISED:
+            return Judgement(compared=1, worst_ratio=np.inf, failed=True, reason=f"{what}: {kind}; want an exception")
+    return Judgement(compared=len(bad))
+
+
+_COMMON: tuple[Law, ...] = (inputs_stay_untouched, buffers_are_fully_written, repeats_give_the_same_bits, bad_offsets_are_refused)
 
 PACKED_LAWS: tuple[Law, ...] = (
     answers,
