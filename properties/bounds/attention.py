@@ -15,7 +15,7 @@ from oracles.reference.arguments import Array, Bool, Causal, Float64, Window
 
 from .scores import Scores, finite, grouped, score_errors
 from .softmax import Weights, exponential_weights, lse_error, row_sum_errors
-from .sums import Roundings, checked, compound, roundings
+from .sums import Roundings, checked, compound, roundings, underflow
 
 # Unit roundoff of the float64 in which the bounds themselves are computed.
 _U = 2.0**-53
@@ -49,7 +49,7 @@ def attention_bound(arithmetic: ResolvedArithmetic, q: ArrayLike, k: ArrayLike, 
                           + c sum_j p e^d |z v_j|                                 rounding P, the products, the sum
                           + sum_j min(eta, p e^d) |z v_j|                         underflow of exp and of P
                           + gamma |out| sum_j p e^d ] / (1 - shrinkage)     roundings of the row sum
-        c = (1 + u_p) (1 + gamma) (1 + 3 u if dropout) - 1,  1 + gamma = (1 + u_a)^(n + 1) (1 + u)^(4T + 1)
+        c = (1 + u_p) (1 + gamma) ((1 + 3 u) (1 + u_p) if dropout) - 1,  1 + gamma = (1 + u_a)^(n + 1) (1 + u)^(4T + 1)
 
     then 3 u (|out| + error) for the division and one rounding of `out`. lse: `lse_error`, one rounding of `lse`.
     The first line: N' - out D', for the computed numerator and row sum, loses what the weights' errors share, because
@@ -119,24 +119,25 @@ def _out_error(r: Roundings, w: Weights, visible: Bool, z: Float64 | float, v: F
     u_p = 0.0 if r.declared.row_sum_rounded else r.probabilities.u
     _, shrinkage = row_sum_errors(r, w)
     growth = np.expm1(w.sum_growth(r))
-    c = compound(u_p, growth, dropout)
-    eta = r.probabilities.eta + (1.0 + w.rescalings) * r.elementwise.eta
+    c = compound(u_p, growth, dropout, u_p if dropout else 0.0)
     largest_z, high = float(np.max(z, initial=1.0)), dropped(w.high, z)
-    eta_z = eta * largest_z + (r.elementwise.eta if dropout else 0.0)           # of what dropout has multiplied
+    eta = (1.0 + w.rescalings) * r.elementwise.eta * largest_z + (r.elementwise.eta if dropout else 0.0)
+    lost = np.minimum(eta, np.exp2(w.rescalings + 2.0) * high)                  # each rounding at most doubles what there is
+    lost = lost + underflow(high + lost, *[r.probabilities.eta * largest_z] * (2 if dropout else 1))
     numerator = _wander(w.excess, w.excess_sum, z, v, size, square, out)
-    numerator += (c * high + np.minimum(eta_z, high)) @ size
+    numerator += (c * high + lost) @ size
     if r.declared.row_sum_rounded:
         both = _wander(w.high, 1.0 + w.excess_sum, z, v, size, square, out)
-        numerator += r.probabilities.u * np.maximum(both, high @ size) + np.minimum(eta, w.high).sum(axis=-1, keepdims=True) * np.abs(out)
+        numerator += r.probabilities.u * np.maximum(both, high @ size) + lost.sum(axis=-1, keepdims=True) * np.abs(out)
     numerator += growth * (1.0 + w.excess_sum) * np.abs(out)
     numerator += 2.0 * (w.seen + w.rescalings) * (1.0 + growth) * (r.accumulate.eta / unit)
     b = numerator / np.where(shrinkage < 1.0, 1.0 - shrinkage, 1.0)
     b = b + 3.0 * u * (np.abs(out) + b) + r.elementwise.eta / unit
-    lost = shrinkage >= 1.0
+    given_up = shrinkage >= 1.0
     if float(w.seen.max(initial=0.0)) * largest_z * unit * 2.0 > r.accumulate.largest:
         running = (visible * largest_z) @ size                                     # before the maximum is known, weights are at most 1
-        lost = lost | ((1.0 + growth) * running > r.accumulate.largest / unit)
-    return out * unit, np.where(lost, np.inf, b * unit)
+        given_up = given_up | ((1.0 + growth) * running > r.accumulate.largest / unit)
+    return out * unit, np.where(given_up, np.inf, b * unit)
 
 
 def dropped(weights: Float64, z: Float64 | float) -> Float64:

@@ -16,7 +16,7 @@ from oracles.reference.attention_backward import attention_backward
 from .attention import Forward, batch, dropped, forward, odd, sequences
 from .scores import finite, grouped
 from .softmax import grown
-from .sums import Roundings, checked, compound, dot_bound, g, roundings
+from .sums import Roundings, checked, compound, dot_bound, g, roundings, underflow
 
 
 @dataclass(frozen=True)
@@ -126,15 +126,15 @@ def _stages(r: Roundings, f: Forward, dout: Float64) -> Gradient:
     apart = np.abs(dp - delta)
     wrong = dp_error + delta_error
     wrong = wrong + 3.0 * u * (np.abs(dp) + np.abs(delta) + wrong)
-    lost = np.minimum(_weight_eta(r), high) * (apart + wrong)
+    lost = underflow(high, *_weight_etas(r)) * (apart + wrong)
     ds, ds_error = w.p * (dp - delta), excess * apart + high * wrong + lost
     ds_error = ds_error + np.minimum(r.elementwise.eta, np.abs(ds) + ds_error)
     return Gradient(excess, high, delta, delta_error, ds, ds_error, np.broadcast_to(given_up & (w.seen > 0.0), high.shape))
 
 
-def _weight_eta(r: Roundings) -> float:
-    """What underflow may take from a recomputed P: in its exp, and, with `recomputes`, in e / l and where it is stored."""
-    return 2.0 * r.elementwise.eta + r.probabilities.eta if r.declared.recomputes else r.elementwise.eta
+def _weight_etas(r: Roundings) -> tuple[float, ...]:
+    """The underflows of a recomputed P: of its exp, and, with `recomputes`, of e / l and where it is stored."""
+    return (r.elementwise.eta, r.elementwise.eta, r.probabilities.eta) if r.declared.recomputes else (r.elementwise.eta,)
 
 
 def _delta_error(r: Roundings, f: Forward, p: Float64, excess: Float64, high: Float64, dout: Float64, b_out: Float64, dp: Float64,
@@ -148,7 +148,7 @@ def _delta_error(r: Roundings, f: Forward, p: Float64, excess: Float64, high: Fl
     from_p = (excess * most + p * dp_error).sum(axis=-1, keepdims=True)
     size_p = (high * most).sum(axis=-1, keepdims=True)
     from_p = from_p + dot_bound(r.accumulate, size_p, f.w.seen + 1.0) + u * size_p
-    from_p = from_p + (np.minimum(_weight_eta(r), high) * most).sum(axis=-1, keepdims=True)
+    from_p = from_p + (underflow(high, *_weight_etas(r)) * most).sum(axis=-1, keepdims=True)
     worst = np.maximum(from_out, from_p)
     return np.asarray(worst + u * ((size * np.abs(f.out)).sum(axis=-1, keepdims=True) + worst))
 
@@ -163,11 +163,11 @@ def _products(r: Roundings, f: Forward, gradient: Gradient, q: Float64, k: Float
     used = float(compound(r.probabilities.u, dropout))
     share = dropped(gradient.high, f.z)
     dv = dropped(w.p, f.z).swapaxes(-1, -2) @ dout
-    eta = _weight_eta(r) * float(np.max(f.z, initial=1.0)) + r.elementwise.eta + r.probabilities.eta       # P, its dropout, its rounding
-    wrong = dropped(gradient.excess, f.z) + used * share + np.minimum(eta, share)
+    etas = [eta * float(np.max(f.z, initial=1.0)) for eta in _weight_etas(r)] + [r.elementwise.eta if dropout else 0.0, r.probabilities.eta]
+    wrong = dropped(gradient.excess, f.z) + used * share + underflow(share, *etas)
     dv_size = ((1.0 + used) * share).swapaxes(-1, -2) @ np.abs(dout)            # (B, Hkv, Lk, Dv)
     dv_error = wrong.swapaxes(-1, -2) @ np.abs(dout) + dot_bound(r.accumulate, dv_size, rows)
-    dv_error = _stored(r, dv_error, dv_size, blocks, rows)
+    dv_error = _stored(r, dv_error, dv_size, blocks)
 
     ds, ds_error, over = _through_cap(r, f, gradient, scale)
     ds_size = np.abs(ds) + ds_error
@@ -179,8 +179,8 @@ def _products(r: Roundings, f: Forward, gradient: Gradient, q: Float64, k: Float
     dk_error = dk_error + again * dk_size * (1.0 + g(rows, r.accumulate.u))
     if r.declared.scaled_q:
         dk_error = dk_error + r.inputs.eta / (abs(scale) or 1.0) * ds_size.sum(axis=-2)[..., None]
-    dq_error, dk_error = (_stored(r, abs(scale) * e, abs(scale) * size, blocks, n, max(1.0, abs(scale)))
-                          for e, size, n in ((dq_error, dq_size, w.seen), (dk_error, dk_size, rows)))
+    dq_error, dk_error = (_stored(r, abs(scale) * e, abs(scale) * size, blocks, max(1.0, abs(scale)))
+                          for e, size in ((dq_error, dq_size), (dk_error, dk_size)))
     row_over, column_over = np.any(over, axis=-1, keepdims=True), np.any(over, axis=-2)[..., None]
     limit = min(r.accumulate.largest, r.gradient.largest) / max(1.0, 1.0 / (abs(scale) or 1.0))
 
@@ -192,10 +192,10 @@ def _products(r: Roundings, f: Forward, gradient: Gradient, q: Float64, k: Float
             "dv": bound(dv, dv_error, dv_size, np.any(gradient.over, axis=-2)[..., None], min(r.accumulate.largest, r.gradient.largest))}
 
 
-def _stored(r: Roundings, error: Float64, size: Float64, blocks: Float64, n: Float64, factor: float = 1.0) -> Float64:
-    """The error of a sum of n terms whose partial results may be kept in the `gradient` format, and its underflow."""
+def _stored(r: Roundings, error: Float64, size: Float64, blocks: Float64, factor: float = 1.0) -> Float64:
+    """The error of a sum whose partial results may be kept in the `gradient` format, and its underflow."""
     lost = (r.declared.gradient_blocks * r.gradient.eta + r.elementwise.eta) * factor
-    return np.asarray(error + blocks * (size + error) + np.where(n > 0.0, np.minimum(lost, size + error), 0.0))
+    return np.asarray(error + blocks * (size + error) + np.where(size + error > 0.0, lost, 0.0))
 
 
 def _through_cap(r: Roundings, f: Forward, gradient: Gradient, scale: float) -> tuple[Float64, Float64, Bool]:
@@ -204,17 +204,18 @@ def _through_cap(r: Roundings, f: Forward, gradient: Gradient, scale: float) -> 
     It is stored once, or, with `recomputes`, after every stage: dS, the cap's three, the scale.
     """
     slope, slope_error, u = f.scores.cap_slope, f.scores.cap_slope_error, r.elementwise.u
-    ds, ds_error, stages = gradient.ds, gradient.ds_error, 1.0
+    ds, ds_error, stages = gradient.ds, gradient.ds_error, 1
     if not isinstance(slope, float):
         ds_error = ds_error * (slope + slope_error) + np.abs(ds) * slope_error
         ds = ds * slope
         ds_error = ds_error + 3.0 * u * (np.abs(ds) + ds_error)
     if r.declared.recomputes:
-        stages = 2.0 if isinstance(slope, float) else 5.0
-    size = np.abs(ds) + ds_error
+        stages = 2 if isinstance(slope, float) else 5
     early = max(1.0, abs(scale)) / (abs(scale) or 1.0)                          # where scale dS is what underflows
-    lost = stages * r.probabilities.eta * (early if r.declared.recomputes else 1.0) + (stages + 1.0) * r.elementwise.eta * early
-    ds_error = ds_error + g(stages, r.probabilities.u) * size + np.minimum(lost, size)
+    stored_eta = r.probabilities.eta * (early if r.declared.recomputes else 1.0)
+    for _ in range(stages):
+        size = np.abs(ds) + ds_error
+        ds_error = ds_error + r.probabilities.u * size + underflow(size, r.elementwise.eta * early, r.elementwise.eta * early, stored_eta)
     widest = max(1.0, abs(scale)) if r.declared.recomputes else 1.0
     high = np.abs(gradient.ds) + gradient.ds_error                              # before the cap: it only makes it smaller
     return ds, ds_error, gradient.over | (np.maximum(high, np.abs(ds) + ds_error) * widest > r.probabilities.largest)
@@ -223,8 +224,8 @@ def _through_cap(r: Roundings, f: Forward, gradient: Gradient, scale: float) -> 
 def _bias_bound(r: Roundings, f: Forward, gradient: Gradient, shape: tuple[int, ...], target: tuple[int, ...]) -> Float64:
     """dS summed over the axes along which the bias was broadcast."""
     size = np.abs(gradient.ds) + gradient.ds_error
-    stages = 2.0 if r.declared.recomputes else 1.0
-    error = gradient.ds_error + g(stages, r.probabilities.u) * size + np.minimum(stages * r.probabilities.eta, size)
+    stages = 2 if r.declared.recomputes else 1
+    error = gradient.ds_error + g(stages, r.probabilities.u) * size + underflow(size, *[r.probabilities.eta] * stages)
     given_up = gradient.over | (size + error > r.probabilities.largest)
 
     def summed(x: Array) -> Float64:
@@ -234,7 +235,7 @@ def _bias_bound(r: Roundings, f: Forward, gradient: Gradient, shape: tuple[int, 
 
     n, total = summed(f.scores.visible), summed(size + error)
     error = summed(error) + dot_bound(r.accumulate, total, n)
-    error = _stored(r, error, total, g(r.declared.gradient_blocks, r.gradient.u), n)
+    error = _stored(r, error, total, g(r.declared.gradient_blocks, r.gradient.u))
     return np.where(summed(given_up) > 0.0, np.inf, r.out.bound(summed(gradient.ds), error))
 
 
@@ -249,10 +250,10 @@ def _sink_bound(r: Roundings, f: Forward, gradient: Gradient, sinks: Float64, sh
     d = d - 2.0 * np.log1p(-r.probabilities.u) + (2.0 + f.w.rescalings.reshape(shape)) * (r.exp_cost if r.declared.recomputes else 0.0)
     excess, hopeless = grown(p, d, np.where(np.isfinite(sinks)[:, None], sink, -np.inf), lse)
     wrong = excess * (np.abs(delta) + delta_error) + p * delta_error
-    wrong = wrong + (2.0 * u * (p + excess) + np.minimum(_weight_eta(r), p + excess)) * (np.abs(delta) + delta_error)
+    wrong = wrong + (2.0 * u * (p + excess) + underflow(p + excess, *_weight_etas(r))) * (np.abs(delta) + delta_error)
     size = (p * np.abs(delta) + wrong).sum(axis=(0, 2))
     error = wrong.sum(axis=(0, 2)) + dot_bound(r.accumulate, size, float(shape[0] * shape[2]))
-    error = _stored(r, error, size, g(r.declared.gradient_blocks, r.gradient.u), size)
+    error = _stored(r, error, size, g(r.declared.gradient_blocks, r.gradient.u))
     lost = (gradient.over.any(axis=-1).reshape(shape) | np.asarray(hopeless)[..., 0:1]).any(axis=(0, 2))
     return np.where(lost, np.inf, r.out.bound((p * delta).sum(axis=(0, 2)), error))
 

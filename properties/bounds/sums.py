@@ -160,6 +160,22 @@ def dot_bound(rounding: Rounding, absolute: Float64 | float, n: Float64 | float)
     return np.asarray(growth * absolute + 2.0 * np.asarray(n) * rounding.eta * (1.0 + growth))
 
 
+def underflow(most: Float64, *etas: float) -> Float64:
+    """What roundings one after another may lose by underflow of a value of at most `most`: exactly 0 where that is 0.
+
+    Each loses at most its eta, and at most all there is: but a value just above a half of the smallest number is
+    rounded up, so the next one may find up to twice as much.
+
+    >>> underflow(np.array([0.0, 1.0, 8.0]), 2.0, 2.0)
+    array([0., 3., 4.])
+    """
+    lost: Float64 = np.zeros_like(most)
+    for eta in etas:
+        if eta:
+            lost = lost + np.minimum(eta, most + lost)
+    return lost
+
+
 def checked(bounds: dict[str, Float64]) -> dict[str, Float64]:
     """The bounds, none of them NaN: a NaN would let everything pass. Raises ArithmeticError."""
     for name, bound in bounds.items():
