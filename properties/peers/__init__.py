@@ -13,7 +13,10 @@ PEER_MODULES: dict[str, str] = {
     "torch_sdpa_flash": "torch_sdpa",
     "torch_sdpa_flash_16bit": "torch_sdpa",
     "onnxruntime_gqa": "onnxruntime_attention",
+    "onnxruntime_gqa_bias": "onnxruntime_attention",
     "onnxruntime_attention": "onnxruntime_attention",
     "onnxruntime_attention_float64": "onnxruntime_attention",
     "jax": "jax_attention",
+    "jax_bias": "jax_attention",
+    "jax_float64": "jax_attention",
 }

@@ -15,8 +15,7 @@ from .calls import jax_attention as calls
 from .installed import copy_of, library_version, versions_text
 
 DECLARED: dict[str, Any] = {
-    "layout": "blhd", "framework": "jax", "dtypes": ("float32", "float64", "bfloat16"), "causal": (None, "top_left"),
-    # No float16: compiled, it raises on a CPU. docs/findings.md, jax-float16-on-a-cpu.
+    "layout": "blhd", "framework": "jax", "causal": (None, "top_left"),
     "refuses": ("value_dim",),                                                  # "value array, should have the same shape as the key array"
     # jax/_src/nn/functions.py of 0.10: "softmax is always carried out in fp32", its result in the format of key, lse too.
     # XLA's CPU code sets the processor to flush subnormal numbers.
@@ -28,6 +27,15 @@ DECLARED: dict[str, Any] = {
     "conventions": {"empty_rows": "mean_v", "empty_lse": "any", "nonfinite_behind_mask": "spread"},
 }  # fmt: skip
 
+# name: (what ends the names of its calls, input formats). Two stand apart. float64: its softmax is that of float32, so that what is
+# hidden may overflow there. With a bias: rows blinded by -inf are NaN, docs/findings.md, jax-blind-row.
+# No float16: compiled, it raises on a CPU, jax-float16-on-a-cpu.
+PEERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "jax": ("", ("float32", "bfloat16")),
+    "jax_bias": ("_bias", ("float32", "bfloat16")),
+    "jax_float64": ("", ("float64",)),
+}
+
 
 def library_versions(name: str) -> dict[str, str]:
     """The version of JAX."""
@@ -37,6 +45,7 @@ def library_versions(name: str) -> dict[str, str]:
 @lru_cache
 def subjects(name: str) -> tuple[Callable[..., Any], ...]:
     """Forward and backward, declared. Raises UsageError where JAX is missing."""
-    common = {"name": name, "version": versions_text(library_versions(name)), **DECLARED}
-    forward = subject("attention", **common)(copy_of(calls.attention))
-    return forward, subject("attention_backward", **common)(copy_of(calls.backward))
+    ending, dtypes = PEERS[name]
+    common = {"name": name, "dtypes": dtypes, "version": versions_text(library_versions(name)), **DECLARED}
+    forward = subject("attention", **common)(copy_of(getattr(calls, f"attention{ending}")))
+    return forward, subject("attention_backward", **common)(copy_of(getattr(calls, f"backward{ending}")))

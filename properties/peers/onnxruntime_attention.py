@@ -26,19 +26,19 @@ STANDARD: dict[str, Any] = {
 }  # fmt: skip
 
 # GroupQueryAttention. Causal aligned to the lower right, by seqlens_k. Refused by the library: float64, bfloat16, "head_size must be
-# a multiple of 8", Dv other than D, lengths of 0. attention_bias is an "additional add to QxK'" before the softmax, which is 0 / 0
-# where all of a row is -inf; nothing else can blind a row.
+# a multiple of 8", Dv other than D, lengths of 0.
 GROUPED_QUERY: dict[str, Any] = {
     "dtypes": ("float32", "float16"), "causal": (None, "bottom_right"), "refuses": ("empty", "value_dim"),
-    "head_dims": (8, 16, 32, 40, 64, 80, 128), "arithmetic": Arithmetic(), "conventions": {"empty_rows": "nan"},
+    "head_dims": (8, 16, 32, 40, 64, 80, 128), "arithmetic": Arithmetic(),
 }  # fmt: skip
 
-# name: (the function in `calls`, what it declares). float64 stands apart because it is wrong: docs/findings.md,
-# onnxruntime-float64-attention.
+# name: (the function in `calls`, what it declares). Two stand apart because they are wrong: docs/findings.md,
+# onnxruntime-float64-attention and onnxruntime-gqa-blind-row.
 PEERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "onnxruntime_attention": (calls.standard, {"dtypes": ("float32", "float16"), **STANDARD}),
     "onnxruntime_attention_float64": (calls.standard, {"dtypes": ("float64",), **STANDARD}),
     "onnxruntime_gqa": (calls.grouped_query, GROUPED_QUERY),
+    "onnxruntime_gqa_bias": (calls.grouped_query_bias, GROUPED_QUERY),
 }
 
 

@@ -9,16 +9,27 @@ from functools import lru_cache
 from typing import Any
 
 
-def attention(q: Any, k: Any, v: Any, *, causal: Any, window: Any = None, scale: Any = None, bias: Any = None, mask: Any = None,
+def attention(q: Any, k: Any, v: Any, *, causal: Any, window: Any = None, scale: Any = None, mask: Any = None,
               kv_lengths: Any = None) -> Any:
+    """out (B, Lq, Hq, D) and lse (B, Hq, Lq), without a bias."""
+    return attention_bias(q, k, v, causal=causal, window=window, scale=scale, mask=mask, kv_lengths=kv_lengths)
+
+
+def attention_bias(q: Any, k: Any, v: Any, *, causal: Any, window: Any = None, scale: Any = None, bias: Any = None, mask: Any = None,
+                   kv_lengths: Any = None) -> Any:
     """out (B, Lq, Hq, D) and lse (B, Hq, Lq)."""
     options = _options(q, k, causal, window, kv_lengths)
-    out, lse = _compiled(*options)(q, k, v, bias, mask, kv_lengths, _scale(q, scale))
-    return out, lse
+    return _compiled(*options)(q, k, v, bias, mask, kv_lengths, _scale(q, scale))
 
 
 def backward(q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, *, causal: Any, window: Any = None, scale: Any = None,
-             bias: Any = None, mask: Any = None, kv_lengths: Any = None) -> Any:
+             mask: Any = None, kv_lengths: Any = None) -> Any:
+    """dq, dk, dv without a bias; out and lse are its own."""
+    return backward_bias(q, k, v, out, lse, dout, causal=causal, window=window, scale=scale, mask=mask, kv_lengths=kv_lengths)
+
+
+def backward_bias(q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, *, causal: Any, window: Any = None, scale: Any = None,
+                  bias: Any = None, mask: Any = None, kv_lengths: Any = None) -> Any:
     """dq, dk, dv and dbias; out and lse are its own."""
     options = _options(q, k, causal, window, kv_lengths)
     gradients = _compiled_backward(*options)(q, k, v, bias, mask, kv_lengths, _scale(q, scale), dout)

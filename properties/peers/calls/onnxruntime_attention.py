@@ -33,8 +33,14 @@ def standard(q: Any, k: Any, v: Any, *, causal: Any, window: Any = None, scale: 
     return _run("Attention", "", 24 if window is None else 25, (q, k, v, seen, None, None, lengths), attributes, outputs=1)[0]
 
 
-def grouped_query(q: Any, k: Any, v: Any, *, causal: Any, window: Any = None, scale: Any = None, softcap: Any = None, bias: Any = None,
+def grouped_query(q: Any, k: Any, v: Any, *, causal: Any, window: Any = None, scale: Any = None, softcap: Any = None,
                   kv_lengths: Any = None, sinks: Any = None) -> Any:
+    """out of com.microsoft GroupQueryAttention without a bias."""
+    return grouped_query_bias(q, k, v, causal=causal, window=window, scale=scale, softcap=softcap, kv_lengths=kv_lengths, sinks=sinks)
+
+
+def grouped_query_bias(q: Any, k: Any, v: Any, *, causal: Any, window: Any = None, scale: Any = None, softcap: Any = None,
+                       bias: Any = None, kv_lengths: Any = None, sinks: Any = None) -> Any:
     """out of com.microsoft GroupQueryAttention: the last Lq keys of each sequence are new, those before them its cache.
 
     local_window_size counts the current key; query_seqlens is what lets several sequences of several new tokens have a cache.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from oracles.properties import check
 from oracles.properties.declaration import subject
 from oracles.properties.peers.calls import jax_attention, onnxruntime_attention
@@ -20,8 +21,8 @@ pytestmark = pytest.mark.peers
 
 FINDINGS = {
     "torch-negative-scale-under-causal", "torch-flash-lse-of-an-empty-row", "torch-flash-dies-on-a-length-of-0",
-    "onnxruntime-float64-attention", "onnxruntime-mask-not-broadcast", "onnxruntime-nan-in-padding", "jax-nan-in-padding",
-    "jax-float16-on-a-cpu",
+    "onnxruntime-float64-attention", "onnxruntime-mask-not-broadcast", "onnxruntime-nan-in-padding", "onnxruntime-gqa-blind-row",
+    "jax-nan-in-padding", "jax-blind-row", "jax-float16-on-a-cpu",
 }  # fmt: skip
 
 
@@ -86,12 +87,37 @@ def test_onnxruntime_nan_in_padding() -> None:
     assert "nan" in verdict.reason
 
 
+def test_onnxruntime_gqa_blind_row() -> None:
+    def blind(dtype: str, keys: int, causal: str | None) -> float:
+        q, k, bias = np.ones((1, 1, 1, 8), dtype), np.ones((1, 1, keys, 8), dtype), np.full((1, 1, 1, keys), -np.inf, dtype)
+        return float(onnxruntime_attention.grouped_query_bias(q, k, k, causal=causal, bias=bias)[0, 0, 0, 0])
+
+    assert blind("float32", 2, "bottom_right") == 0.0
+    for dtype, keys, causal in (("float32", 1, "bottom_right"), ("float32", 2, None), ("float16", 2, "bottom_right")):
+        assert np.isnan(blind(dtype, keys, causal))
+    verdict = verdict_of("peers:onnxruntime_gqa_bias", "rows_that_see_nothing_are_empty")
+    assert verdict.status == FAILED
+    assert "nan, wanted 0" in verdict.reason
+
+
 def test_jax_nan_in_padding() -> None:
     import jax.numpy as jnp
 
     x, v = jnp.zeros((1, 2, 1, 1)), jnp.array([1.0, jnp.nan]).reshape(1, 2, 1, 1)
     out, _ = jax_attention.attention(x[:, :1], x, v, causal=None, kv_lengths=jnp.array([1]))
     assert jnp.isnan(out).all()
+
+
+def test_jax_blind_row() -> None:
+    import jax.numpy as jnp
+
+    x, v = jnp.zeros((1, 2, 1, 1)), jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1)
+    hidden, first = jnp.zeros((1, 1, 1, 2), bool), jnp.array([True, False]).reshape(1, 1, 1, 2)
+    blind = {"mask": hidden}, {"bias": jnp.where(hidden, 0.0, -jnp.inf)}, {"bias": jnp.where(first, -jnp.inf, 0.0), "mask": first}
+    by_mask, by_bias, by_both = (jax_attention.attention_bias(x[:, :1], x, v, causal=None, **options)[0].item() for options in blind)
+    assert by_mask == 2.0
+    assert np.isnan(by_bias)
+    assert by_both == 3.0
 
 
 def test_jax_float16_on_a_cpu() -> None:

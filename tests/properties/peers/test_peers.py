@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from oracles.properties import check
 from oracles.properties.declaration import UsageError
 from oracles.properties.loading import load
@@ -28,6 +29,7 @@ HOLDING = {
     ("torch_sdpa_flash_16bit", "attention"): FORWARD,
     ("onnxruntime_attention", "attention"): FORWARD,
     ("onnxruntime_gqa", "attention"): FORWARD,
+    ("jax", "attention"): (*FORWARD, "lse_agrees_with_the_oracle"),
     ("torch_sdpa", "attention_backward"): WITH_BIAS,
     ("torch_sdpa_16bit", "attention_backward"): WITH_BIAS,
     ("torch_sdpa_math", "attention_backward"): WITH_BIAS,
@@ -99,7 +101,7 @@ def test_the_repro_of_a_peer_runs_without_this_project(tmp_path: Path) -> None:
     assert verdict.status == FAILED
     assert verdict.counterexample is not None
     repro = Path(verdict.counterexample) / "repro.py"
-    alone = f"import runpy, sys; sys.modules['oracles'] = None; sys.argv = ['repro.py']; runpy.run_path({str(repro)!r}, run_name='__main__')"
+    alone = f"import runpy, sys; sys.modules['oracles'] = None; sys.argv = ['']; runpy.run_path({str(repro)!r}, run_name='__main__')"
     run = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert run.returncode == 1, run.stderr
     assert "lse_agrees_with_the_oracle: FAILS: lse" in run.stdout
