@@ -12,6 +12,7 @@ from rich.text import Text
 
 from oracles.properties import UsageError
 from oracles.properties import check as run
+from oracles.properties.operations import operation_named
 from oracles.properties.peers import PEER_MODULES
 from oracles.properties.report import FAILED, Report
 
@@ -34,7 +35,9 @@ class PeerRow:
 
 
 def run_peers(operations: list[str], *, budget: str, failures: Path, quiet: bool) -> list[PeerRow]:
-    """Check each peer on each operation it has. Raises UsageError where no peer could be run at all."""
+    """Check each peer on each operation it has. Raises UsageError for an unknown operation, and where no peer could be run at all."""
+    for operation in operations:
+        operation_named(operation)
     rows = [_row(f"peers:{peer}", operation, budget, failures) for peer in PEER_MODULES for operation in operations]
     rows = [row for row in rows if not row.reason.endswith(f"has no {row.operation}")]
     if not any(row.report for row in rows):
