@@ -10,10 +10,12 @@ from typing import Any
 
 from .case import Case
 from .counterexample import write_counterexample
+from .diagnosis import diagnose
 from .law import Judgement, Law
 from .operation import Operation
 from .operations import operation_named
-from .outcome import HUNG
+from .outcome import HUNG, RETURNED
+from .power import CASES, measure
 from .report import ERROR, FAILED, HELD, NOT_COVERED, Report, Verdict
 from .run import Failure, Run, Tally, begin, judge_one, random_cases, recipes_of
 from .subjects import Subject, open_subject
@@ -68,14 +70,24 @@ def check(
                 progress(index + 1, len(recipes))
         verdicts = _verdicts(run, Path(failures) if failures is not None else None)
         declaration = opened.declaration
+        broken = run.stopped or any(verdict.status in (FAILED, ERROR) for verdict in verdicts)
         return Report(
             chosen.name, opened.spec or declaration.name, asdict(declaration.arithmetic), declaration.conventions, seed,
             time.monotonic() - start, verdicts, _not_covered(run), len(designed), len(drawn), declaration.version,
-            run.stopped,
+            run.stopped, {} if broken else _power(run, recipes),
         )  # fmt: skip
     finally:
         if ours:
             opened.close()
+
+
+def _power(run: Run, recipes: list[Any]) -> dict[str, Any]:
+    """What a run that held would have seen, on cases spread over all that were put."""
+    step = max(1, len(recipes) // (6 * CASES))                                  # some see nothing, and there are several formats
+    trials = [Trial(run.operation, run.subject, run.finished(run.source.build(recipe))) for recipe in recipes[::step]]
+    agreeing = [tally.law.name for tally in run.tallies if tally.compared]
+    results = [name for name in run.operation.signature.results if f"{name}_agrees_with_the_oracle" in agreeing]
+    return measure(trials, results)
 
 
 def _verdicts(run: Run, folder: Path | None) -> tuple[Verdict, ...]:
@@ -94,8 +106,9 @@ def _verdict(run: Run, tally: Tally, folder: Path | None, seconds: float) -> Ver
         written = None
         if folder is not None:
             written = str(write_counterexample(folder, run.operation, run.subject, tally.law, case, judgement))
+        hint = diagnose(Trial(run.operation, run.subject, tally.failure.case)) if tally.failure.kind == RETURNED else ""
         return Verdict(name, FAILED, judgement.reason + note, tally.cases, tally.compared, tally.left_out, judgement.worst_ratio,
-                       judgement.worst_at, written, describe(case))  # fmt: skip
+                       judgement.worst_at, written, describe(case), hint)  # fmt: skip
     if tally.compared:
         return Verdict(name, HELD, "", tally.cases, tally.compared, tally.left_out, tally.worst_ratio, tally.worst_at)
     if run.stopped:

@@ -20,6 +20,8 @@ class Verdict:
     cases, compared cases judged, elements compared; left_out: elements for which the bound gives no promise
     worst_ratio     largest error / allowed; worst_at: where it was
     counterexample  the folder of the failure, or None
+    case            the failing case in one line
+    hint            what kind of fault it looks like: a help for people, never part of the verdict
     """
 
     law: str
@@ -32,6 +34,7 @@ class Verdict:
     worst_at: str = ""
     counterexample: str | None = None
     case: str = ""
+    hint: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """JSON has no infinity: `worst_ratio` is null and `worst_ratio_infinite` true where no error was allowed at all."""
@@ -39,7 +42,7 @@ class Verdict:
         return {
             "law": self.law, "status": self.status, "reason": self.reason, "cases": self.cases, "compared": self.compared,
             "left_out": self.left_out, "worst_ratio": None if infinite else self.worst_ratio, "worst_ratio_infinite": infinite,
-            "worst_at": self.worst_at, "counterexample": self.counterexample, "case": self.case,
+            "worst_at": self.worst_at, "counterexample": self.counterexample, "case": self.case, "hint": self.hint,
         }  # fmt: skip
 
 
@@ -92,7 +95,7 @@ def junit(reports: Iterable[Report]) -> str:
             tag = {FAILED: "failure", ERROR: "error", NOT_COVERED: "skipped"}.get(verdict.status)
             if tag:
                 element = ElementTree.SubElement(test, tag, message=_printable(verdict.reason))
-                element.text = _printable("\n".join(filter(None, (verdict.case, verdict.counterexample))))
+                element.text = _printable("\n".join(filter(None, (verdict.hint, verdict.case, verdict.counterexample))))
         if report.stopped:
             ElementTree.SubElement(ElementTree.SubElement(suite, "testcase", name="run"), "error", message=_printable(report.stopped))
     ElementTree.indent(root)

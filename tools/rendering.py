@@ -9,6 +9,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from oracles.properties.power import describe
 from oracles.properties.report import ERROR, FAILED, HELD, NOT_COVERED, Report
 
 _STYLE = {HELD: "green", FAILED: "bold red", ERROR: "bold red", NOT_COVERED: "dim"}
@@ -29,6 +30,8 @@ def report_view(report: Report) -> Group:
     for verdict in report.verdicts:
         if verdict.status in (FAILED, ERROR):
             parts.append(Text.assemble((f"{verdict.law}: ", "bold red"), verdict.reason))
+            if verdict.hint:
+                parts.append(Text(f"  looks like {verdict.hint}", "yellow"))
             if verdict.case:
                 parts.append(Text(f"  on {verdict.case}"))
             if verdict.counterexample:
@@ -39,6 +42,8 @@ def report_view(report: Report) -> Group:
         parts += [Text(f"  {line}", "dim") for line in (*unbound, *report.not_covered)]
     if report.stopped:
         parts.append(Text(report.stopped, "bold red"))
+    if report.held and report.power:
+        parts += [Text(line) for line in describe(report.power)]
     parts.append(_conclusion(report))
     return Group(*parts)
 
