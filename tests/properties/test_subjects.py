@@ -184,12 +184,13 @@ def test_a_worker_answers_bit_for_bit_as_the_function_in_this_process() -> None:
     assert {n: a.tobytes() for n, a in answers[0].outputs.items()} == {n: a.tobytes() for n, a in answers[1].outputs.items()}
 
 
-def test_a_worker_that_died_or_hung_is_started_again() -> None:
-    opened = InWorker(f"{BROKEN}:kills_its_process", "attention", seconds=5)
-    assert [opened.run(CASE, {}).kind for _ in range(2)] == [DIED, DIED]
-    opened.close()
-    opened = InWorker(f"{BROKEN}:never_returns", "attention", seconds=0.2)
-    assert [opened.run(CASE, {}).kind for _ in range(2)] == [HUNG, HUNG]
+@pytest.mark.parametrize(("misbehaves", "kind"), [("time.sleep(600)", HUNG), ("os._exit(1)", DIED)])
+def test_a_worker_that_died_or_hung_is_started_again(misbehaves: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "only_once.py").write_text(
+        "import os, pathlib, time\n\ndef kernel(q, k, v):\n    seen = pathlib.Path(__file__).with_suffix('.seen')\n"
+        f"    if not seen.exists():\n        seen.touch()\n        {misbehaves}\n    return q\n")
+    opened = InWorker(f"{tmp_path / 'only_once.py'}:kernel", "attention", seconds=2)
+    assert [opened.run(CASE, {}).kind for _ in range(2)] == [kind, RETURNED]
     opened.close()
     opened.close()                                                              # closing twice does no harm
 
