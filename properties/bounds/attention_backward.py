@@ -126,6 +126,7 @@ def _stages(r: Roundings, f: Forward, dout: Float64) -> Gradient:
     apart = np.abs(dp - delta)
     wrong = dp_error + delta_error
     wrong = wrong + 3.0 * u * (np.abs(dp) + np.abs(delta) + wrong)
+    given_up = given_up | np.any(2.0 * (apart + wrong) > limit, axis=-1, keepdims=True)      # sum P e^d |dP| is below limit / 2 + wrong
     lost = underflow(high, *_weight_etas(r)) * (apart + wrong)
     ds, ds_error = w.p * (dp - delta), excess * apart + high * wrong + lost
     ds_error = ds_error + np.minimum(r.elementwise.eta, np.abs(ds) + ds_error)
@@ -236,7 +237,8 @@ def _bias_bound(r: Roundings, f: Forward, gradient: Gradient, shape: tuple[int, 
     n, total = summed(f.scores.visible), summed(size + error)
     error = summed(error) + dot_bound(r.accumulate, total, n)
     error = _stored(r, error, total, g(r.declared.gradient_blocks, r.gradient.u))
-    return np.where(summed(given_up) > 0.0, np.inf, r.out.bound(summed(gradient.ds), error))
+    lost = (summed(given_up) > 0.0) | (total + error > min(r.accumulate.largest, r.gradient.largest))
+    return np.where(lost, np.inf, r.out.bound(summed(gradient.ds), error))
 
 
 def _sink_bound(r: Roundings, f: Forward, gradient: Gradient, sinks: Float64, shape: tuple[int, int, int]) -> Float64:
@@ -255,6 +257,7 @@ def _sink_bound(r: Roundings, f: Forward, gradient: Gradient, sinks: Float64, sh
     error = wrong.sum(axis=(0, 2)) + dot_bound(r.accumulate, size, float(shape[0] * shape[2]))
     error = _stored(r, error, size, g(r.declared.gradient_blocks, r.gradient.u))
     lost = (gradient.over.any(axis=-1).reshape(shape) | np.asarray(hopeless)[..., 0:1]).any(axis=(0, 2))
+    lost = lost | (size + error > min(r.accumulate.largest, r.gradient.largest))
     return np.where(lost, np.inf, r.out.bound((p * delta).sum(axis=(0, 2)), error))
 
 
