@@ -1,24 +1,24 @@
 """Simulated legal attention kernels against their bounds, forward and backward, and faults that the bounds must see.
 
-Largest observed error / bound of each result, in 9,000 runs of forward and backward with these formulas and 31,500 with those
-before the last repair (one of them, of the eager contract on subnormal numbers, was at 1.14 and led to it):
+Largest observed error / bound of each result in 53,250 runs of forward and backward, two of which were above 1 and led to the
+last two repairs (underflow of roundings in a row; errors that may overflow delta) and are not in the table:
 
     contract                           out    lse     dq     dk     dv  dbias dsinks
-    float32                          1.000  0.377  1.000  1.000  0.979  1.000  0.229
+    float32                          1.000  0.455  1.000  1.000  0.979  1.000  0.266
     float32, truncating              0.907  0.426  0.991  1.000  0.975  1.000  0.695
-    float32, flush to zero           1.000  0.384  0.999  0.999  0.972  1.000  0.226
-    float32, recomputes              0.979  0.341  0.987  1.000  0.926  1.000  0.868
+    float32, flush to zero           1.000  0.407  0.999  0.999  0.972  1.000  0.226
+    float32, recomputes              0.979  0.402  0.987  1.000  0.926  1.000  0.868
     bfloat16, flash_gpu              0.946  0.304  0.984  0.983  0.948  0.985  0.410
-    bfloat16, recomputes             0.988  0.502  0.762  0.967  0.985  0.955  0.751
-    float16, P float16               0.998  0.409  0.998  0.998  0.999  0.901  0.997
-    float16, scaled q                0.998  0.981  0.997  0.995  0.999  0.978  0.997
-    bfloat16, scores bfloat16        0.859  0.969  0.924  0.925  0.988  0.890  0.649
-    bfloat16, sum of rounded P       0.986  0.563  0.986  0.988  0.988  0.982  0.973
-    bfloat16, gradient bfloat16      0.991  0.417  0.918  0.897  0.941  0.926  0.279
-    bfloat16, eager                  0.956  0.969  0.621  0.729  0.960  0.750  0.750
-    bfloat16, elementwise bfloat16   0.483  0.407  0.417  0.390  0.596  0.418  0.321
-    float16, accumulate float16      0.849  0.921  0.765  0.810  0.854  0.765  0.317
-    float8_e4m3fn, out bfloat16      0.877  0.629  0.934  0.934  0.936  0.934  0.765
+    bfloat16, recomputes             0.988  0.502  0.927  0.967  0.985  0.957  0.751
+    float16, P float16               0.999  0.409  0.998  0.998  0.999  0.901  0.997
+    float16, scaled q                0.998  0.981  0.998  0.995  0.999  0.978  0.997
+    bfloat16, scores bfloat16        0.927  0.969  0.960  0.965  0.988  0.890  0.649
+    bfloat16, sum of rounded P       0.986  0.724  0.986  0.988  0.988  0.984  0.973
+    bfloat16, gradient bfloat16      0.991  0.417  0.918  0.934  0.941  0.926  0.279
+    bfloat16, eager                  0.956  0.983  0.621  0.729  0.984  0.750  0.750
+    bfloat16, elementwise bfloat16   0.483  0.407  0.421  0.390  0.596  0.427  0.321
+    float16, accumulate float16      0.963  0.921  0.765  0.833  0.854  0.765  0.317
+    float8_e4m3fn, out bfloat16      0.877  0.629  0.934  0.935  0.936  0.934  0.765
 
 Near 1 are results rounded to 16 bits or to a subnormal number, where one rounding is all there is. The long form:
 `python -m pytest tests/properties/bounds/test_attention.py -m long -s` (110,400 runs).
