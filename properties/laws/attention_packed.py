@@ -68,7 +68,8 @@ def bad_offsets_are_refused(trial: Trial) -> Judgement:
         bad[f"{name} with a token more than there are"] = {name: past}
         bad[f"{name} with a token less than there are"] = {name: short}
         bad[f"{name} that does not start at 0"] = {name: late}
-        bad[f"{name} that falls"] = {name: np.append(cu, [cu[-1] - 1, cu[-1]])}
+        with_two_more = {other: np.append(trial.case.arrays[other], [trial.case.arrays[other][-1]] * 2) for other in ("cu_q", "cu_k")}
+        bad[f"{name} that falls"] = {**with_two_more, name: np.append(cu, [cu[-1] - 1, cu[-1]])}
     bad["cu_k with a sequence more than cu_q"] = {"cu_k": np.append(cu_k, cu_k[-1])}
     for what, arrays in bad.items():
         kind = trial.subject.run(trial.case.with_arrays(**arrays), {}).kind

@@ -48,8 +48,6 @@ MUTANTS = [s for s in SPECIMENS.values() if s.kind == "mutant" and s.id != REFUS
 each_specimen = pytest.mark.parametrize("specimen", SPECIMENS.values(), ids=list(SPECIMENS))
 each_mutant = pytest.mark.parametrize("specimen", MUTANTS, ids=[s.id for s in MUTANTS])
 
-EXACT = Arithmetic(out="float64", accumulate="float64", elementwise="float64", lse="float64")
-
 
 @pytest.mark.parametrize("family", IDS)
 def test_every_report_of_a_family_has_one_mutant(family: str) -> None:
@@ -150,21 +148,6 @@ def test_the_mutant_answers_offsets_past_the_end() -> None:
     arguments = masking.more_keys_claimed_than_given()
     out, _ = masking.offsets_past_the_end_accepted(**arguments)
     assert out.shape == arguments["q"].shape
-
-
-@pytest.mark.parametrize("operation", ["attention_packed", "attention_packed_backward"])
-def test_the_oracle_keeps_the_law_of_refused_offsets(operation: str) -> None:
-    oracle = getattr(reference, operation)
-
-    def packed(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, *, causal: Any) -> Any:
-        return oracle(q, k, v, cu_q, cu_k, causal=causal)
-
-    def packed_backward(q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, cu_q: Any, cu_k: Any, *, causal: Any) -> Any:
-        return oracle(q, k, v, out, lse, dout, cu_q, cu_k, causal=causal)
-
-    declare = subject(operation, promises=["validates_input"], arithmetic=EXACT)
-    function = declare(packed if operation == "attention_packed" else packed_backward)
-    assert check(operation, function, budget="quick", laws=("bad_offsets_are_refused",)).held
 
 
 # The textbook -----------------------------------------------------------------------------------------------------------
