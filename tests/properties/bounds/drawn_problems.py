@@ -6,13 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from oracles.properties import Arithmetic
 from oracles.properties.arithmetic import ResolvedArithmetic
-from oracles.reference import FloatFormat, query_positions, visible_keys
-
-from .simulated_kernels import Array, Plan, Problem
+from oracles.properties.simulated_kernels import Array, Plan, Problem, as_problem, grouped_rows
+from oracles.reference import FloatFormat
 
 # name: (what is declared, input format)
 CONTRACTS: dict[str, tuple[Arithmetic, str]] = {
@@ -139,33 +137,6 @@ def draw_plan(rng: np.random.Generator, a: ResolvedArithmetic) -> Plan:
     return plan
 
 
-def as_problem(arrays: dict[str, Any], options: dict[str, Any], working: type = np.float32) -> tuple[Problem, Array]:
+def problem_of(arrays: dict[str, Any], options: dict[str, Any], working: type = np.float32) -> tuple[Problem, Array]:
     """The call in the simulator's grouped form, and dout."""
-    q, k, v, dout = (arrays[name].astype(working) for name in ("q", "k", "v", "dout"))
-    (_, Hq, Lq, D), (_, Hkv, Lk, _) = q.shape, k.shape
-    shape = (1, Hq, Lq, Lk)
-
-    def rows(x: NDArray[Any]) -> NDArray[Any]:
-        return x.reshape(Hkv, Hq // Hkv * Lq, x.shape[-1])
-
-    def per_head(x: NDArray[Any]) -> NDArray[Any]:
-        return rows(np.broadcast_to(x.astype(working)[None, :, None, None], (1, Hq, Lq, 1)))
-
-    visible = visible_keys(*shape, causal=options["causal"], window=options.get("window"), mask=options.get("mask"),
-                           kv_lengths=options.get("kv_lengths"), bias=options.get("bias"))
-    extra: dict[str, Any] = {}
-    if "bias" in options:
-        bias = np.broadcast_to(options["bias"], shape).astype(working)
-        extra["bias"] = rows(np.where(np.isneginf(bias), 0, bias))
-    if "alibi_slopes" in options:
-        p = query_positions(1, Lq, Lk, causal=options["causal"], kv_lengths=options.get("kv_lengths"))
-        extra["slope"] = per_head(options["alibi_slopes"])
-        extra["distance"] = rows(np.broadcast_to(np.abs(p[:, None, :, None] - np.arange(Lk)), shape).astype(working))
-    if "sinks" in options:
-        extra["sink"] = per_head(options["sinks"])
-    if "dropout_mask" in options:
-        extra.update(kept=rows(options["dropout_mask"]), dropout_p=options["dropout_p"])
-    scale = options.get("scale")
-    problem = Problem(rows(q), k[0], v[0], 1.0 / np.sqrt(D) if scale is None else scale, rows(visible),
-                      softcap=options.get("softcap"), **extra)
-    return problem, rows(dout)
+    return as_problem(arrays, options, working), grouped_rows(arrays["dout"].astype(working), arrays["k"].shape[1])

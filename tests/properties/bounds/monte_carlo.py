@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oracles.properties import simulated_kernels
 from oracles.properties.arithmetic import ResolvedArithmetic
 from oracles.properties.bounds import attention_backward_bound, attention_bound
+from oracles.properties.simulated_kernels import Array, Plan
 from oracles.reference import FloatFormat, attention
 from oracles.reference.attention_backward import attention_backward
 
-from . import simulated_kernels
-from .drawn_problems import CONTRACTS, as_problem, draw_arrays, draw_options, draw_plan, resolved
-from .simulated_kernels import Array, Plan
+from .drawn_problems import CONTRACTS, draw_arrays, draw_options, draw_plan, problem_of, resolved
 
 
 def ratios(got: Mapping[str, Array], exact: Mapping[str, Array], bound: Mapping[str, Array]) -> dict[str, float]:
@@ -41,7 +41,7 @@ def run_forward(a: ResolvedArithmetic, plan: Plan, arrays: dict[str, Any], optio
                 oracle: ResolvedArithmetic | None = None) -> dict[str, float]:
     """A simulated forward pass, judged: {"out", "lse"} -> ratio. oracle: an arithmetic whose bound is added to the kernel's."""
     q, k, v = arrays["q"], arrays["k"], arrays["v"]
-    problem, _ = as_problem(arrays, options, np.float64 if a.elementwise == "float64" else np.float32)
+    problem, _ = problem_of(arrays, options, np.float64 if a.elementwise == "float64" else np.float32)
     out, lse = simulated_kernels.forward(a, plan, problem)
     exact_out, exact_lse = attention(q, k, v, **options)
     bound = attention_bound(a, q, k, v, **options)
@@ -55,7 +55,7 @@ def run_backward(a: ResolvedArithmetic, plan: Plan, arrays: dict[str, Any], opti
     """A simulated backward pass, handed the exact out and lse, each rounded once."""
     q, k, v, dout = (arrays[name] for name in ("q", "k", "v", "dout"))
     working = np.float64 if a.elementwise == "float64" else np.float32
-    problem, dout_rows = as_problem(arrays, options, working)
+    problem, dout_rows = problem_of(arrays, options, working)
     out, lse = attention(q, k, v, **options)
     handed_out, handed_lse = FloatFormat(a.out).cast(out), FloatFormat(a.lse).cast(lse)
     rows = (problem.q.shape[0], problem.q.shape[1], -1)

@@ -34,11 +34,11 @@ import pytest
 
 from oracles.properties import Arithmetic
 from oracles.properties.bounds import attention_bound, attention_packed_bound
+from oracles.properties.simulated_kernels import Plan
 from oracles.reference import FloatFormat, attention
 
 from .drawn_problems import CONTRACTS, FAMILIES, resolved
 from .monte_carlo import draw, run_backward, run_forward, tally
-from .simulated_kernels import Plan
 
 
 def _arrays(seed: int, shape: tuple[int, ...] = (1, 2, 40, 16), dtype: Any = np.float32) -> dict[str, Any]:

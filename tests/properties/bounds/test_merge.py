@@ -7,10 +7,10 @@ import pytest
 
 from oracles.properties import Arithmetic
 from oracles.properties.bounds import merge_bound
+from oracles.properties.simulated_kernels import Kernel, Plan, merged, store
 from oracles.reference import merge_attention
 
 from .monte_carlo import ratios
-from .simulated_kernels import Kernel, Plan, merged, store
 
 CONTRACTS = {"float32": (Arithmetic(), "float32"), "bfloat16": (Arithmetic(), "bfloat16"),
              "float32, flush to zero": (Arithmetic(flush_to_zero=True), "float32")}

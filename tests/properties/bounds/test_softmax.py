@@ -7,10 +7,10 @@ import pytest
 
 from oracles.properties import Arithmetic
 from oracles.properties.bounds import log_sum_exp_bound, softmax_bound
+from oracles.properties.simulated_kernels import Array, Kernel, Plan, store
 from oracles.reference import log_sum_exp, softmax
 
 from .monte_carlo import ratios
-from .simulated_kernels import Array, Kernel, Plan, store
 
 # contract -> (declared, input format)
 CONTRACTS = {

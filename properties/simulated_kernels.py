@@ -1,20 +1,24 @@
 """Legal attention kernels in NumPy: what they round, and in which order, is drawn; how much they may round is declared.
 
-Independent of the bounds and of the oracles. Arrays are grouped: q, dout (Hkv, R, D) with R = G Lq rows of one key head;
-k, v (Hkv, Lk, D); everything on rows and keys (Hkv, R, Lk). Values are held in float32 (float64 for float64 subjects).
+Independent of the bounds and of the oracles, whose masks alone they share. Arrays are grouped: q, dout (Hkv, R, D) with
+R = G Lq rows of one key head; k, v (Hkv, Lk, D); everything on rows and keys (Hkv, R, Lk). A batch of B makes B Hkv of them.
+Values are held in float32 (float64 for float64 subjects).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oracles.properties.arithmetic import ResolvedArithmetic
-from oracles.reference import FloatFormat
+from oracles.reference import FloatFormat, query_positions, visible_keys
 
-Array = NDArray[np.floating]
+from .arithmetic import ResolvedArithmetic
+
+Array = NDArray[Any]
 LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
 _WIDE = ("float32", "float64")
 
@@ -35,6 +39,43 @@ class Problem:
     sink: Array | None = None           # (Hkv, R, 1)
     kept: NDArray[np.bool_] | None = None
     dropout_p: float = 0.0
+
+
+def as_problem(arrays: Mapping[str, Any], options: Mapping[str, Any], working: Any = np.float32) -> Problem:
+    """The call of attention with these arrays (q, k, v) and options in grouped form: heads of all items of the batch in one row."""
+    q, k, v = (np.asarray(arrays[name]).astype(working) for name in ("q", "k", "v"))
+    (B, Hq, Lq, D), (_, Hkv, Lk, _) = q.shape, k.shape
+    shape = (B, Hq, Lq, Lk)
+
+    def rows(x: NDArray[Any]) -> NDArray[Any]:
+        return grouped_rows(np.broadcast_to(x, (*shape[:3], x.shape[-1])), Hkv)
+
+    def per_head(x: NDArray[Any]) -> NDArray[Any]:
+        return rows(x.astype(working)[None, :, None, None])
+
+    visible = visible_keys(*shape, causal=options["causal"], window=options.get("window"), mask=options.get("mask"),
+                           kv_lengths=options.get("kv_lengths"), bias=options.get("bias"))
+    extra: dict[str, Any] = {}
+    if "bias" in options:
+        bias: Array = np.broadcast_to(np.asarray(options["bias"], dtype=working), shape)
+        extra["bias"] = rows(np.where(np.isneginf(bias), 0, bias))
+    if "alibi_slopes" in options:
+        p = query_positions(B, Lq, Lk, causal=options["causal"], kv_lengths=options.get("kv_lengths"))
+        extra["slope"] = per_head(options["alibi_slopes"])
+        extra["distance"] = rows(np.broadcast_to(np.abs(p[:, None, :, None] - np.arange(Lk)), shape).astype(working))
+    if "sinks" in options:
+        extra["sink"] = per_head(options["sinks"])
+    if "dropout_mask" in options:
+        extra.update(kept=rows(np.broadcast_to(options["dropout_mask"], shape)), dropout_p=options["dropout_p"])
+    scale = options.get("scale")
+    k, v = (x.reshape(B * Hkv, Lk, x.shape[-1]) for x in (k, v))
+    return Problem(rows(q), k, v, 1.0 / np.sqrt(D) if scale is None else scale, rows(visible), softcap=options.get("softcap"), **extra)
+
+
+def grouped_rows(x: NDArray[Any], Hkv: int) -> NDArray[Any]:
+    """(B, Hq, L, N) as (B Hkv, G L, N)."""
+    B, Hq, L, N = x.shape
+    return x.reshape(B * Hkv, Hq // Hkv * L, N)
 
 
 @dataclass(frozen=True)
@@ -83,11 +124,11 @@ class Kernel:
         self.type = np.float64 if arithmetic.elementwise == "float64" else np.float32
         self.u = FloatFormat(arithmetic.elementwise).unit_roundoff
 
-    def e(self, x: Array) -> Array:
+    def e(self, x: Any) -> Any:
         """One elementwise result."""
         return store(x, self.a.elementwise, self.a.flush_to_zero)
 
-    def function(self, name: str, x: Array) -> Array:
+    def function(self, name: str, x: Array) -> Any:
         """exp, exp2, log, log2 or tanh, wrong by what is declared, its own rounding included."""
         ulps = {"exp": self.a.exp_ulps, "exp2": self.a.exp_ulps, "tanh": self.a.tanh_ulps}.get(name, self.a.log_ulps)
         with np.errstate(all="ignore"):
@@ -143,7 +184,7 @@ def scores(c: Kernel, x: Problem) -> tuple[Array, Array | None]:
     return (s if extra is None else keep(c.e(s + extra))), t
 
 
-def _exp_difference(c: Kernel, a: Array, b: Array) -> Array:
+def _exp_difference(c: Kernel, a: Array, b: Array) -> Any:
     """e^(a - b), in base e or 2."""
     if c.plan.base2:
         log2e = c.type(LOG2E)
@@ -152,7 +193,7 @@ def _exp_difference(c: Kernel, a: Array, b: Array) -> Array:
 
 
 def _log(c: Kernel, l: Array) -> Array:
-    return c.e(c.function("log2", l) * c.type(LN2)) if c.plan.base2 else c.function("log", l)
+    return np.asarray(c.e(c.function("log2", l) * c.type(LN2)) if c.plan.base2 else c.function("log", l))
 
 
 def forward(arithmetic: ResolvedArithmetic, plan: Plan, x: Problem) -> tuple[Array, Array]:
@@ -162,7 +203,7 @@ def forward(arithmetic: ResolvedArithmetic, plan: Plan, x: Problem) -> tuple[Arr
         s, _ = scores(c, x)
         n = s.shape[-1]
         pieces = np.array_split(np.arange(-(-n // arithmetic.tile_min)), plan.splits)      # parts are whole tiles
-        parts = []
+        parts: list[tuple[Array, Array]] = []
         for piece in pieces:
             if len(piece):
                 keys = np.arange(piece[0] * arithmetic.tile_min, min((piece[-1] + 1) * arithmetic.tile_min, n))
@@ -200,9 +241,9 @@ def _one_part(c: Kernel, x: Problem, s: Array, keys: NDArray[np.int64], sink: Ar
         l = c.e(c.e(l * alpha) + c.sum(summed))
         if plan.fault == "not_rescaled":
             alpha = np.ones_like(alpha)
-        safe = np.where(l > 0, l, 1).astype(number)
+        now: Any = np.where(l > 0, l, 1).astype(number)
         if plan.normalise == "each_step":
-            acc = c.e(c.e(c.e(c.e(acc * old) * alpha) / safe) + c.e(c.product(rounded, x.v[..., block, :]) / safe))
+            acc = c.e(c.e(c.e(c.e(acc * old) * alpha) / now) + c.e(c.product(rounded, x.v[..., block, :]) / now))
         else:
             acc = c.e(c.e(acc * alpha) + c.product(rounded, x.v[..., block, :]))
         m = top
@@ -215,7 +256,7 @@ def _one_part(c: Kernel, x: Problem, s: Array, keys: NDArray[np.int64], sink: Ar
         acc, m = c.e(acc * alpha), top
         if plan.normalise == "each_step":
             acc = c.e(c.e(acc * old) / np.where(l > 0, l, 1).astype(number))
-    safe = np.where(l > 0, l, 1).astype(number)
+    safe: Any = np.where(l > 0, l, 1).astype(number)
     lse = np.where(l > 0, c.e(np.where(np.isfinite(m), m, 0) + _log(c, safe)), -np.inf).astype(number)
     if plan.normalise == "first":
         seen = x.visible[..., keys]
@@ -243,7 +284,7 @@ def merged(c: Kernel, parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
     total, out = np.zeros_like(top), np.zeros_like(parts[0][0])
     for w in weights:
         total = c.e(total + w)
-    safe = np.where(total > 0, total, 1).astype(c.type)
+    safe: Any = np.where(total > 0, total, 1).astype(c.type)
     for w, (part, _) in zip(weights, parts, strict=True):
         out = c.e(out + c.e((c.e(w / safe) if c.plan.normalise == "reciprocal" else w) * part))
     if c.plan.normalise != "reciprocal":
