@@ -11,7 +11,7 @@ from oracles import reference
 
 from . import bounds
 from .arithmetic import ResolvedArithmetic
-from .bounds.sums import g, underflow_unit
+from .bounds.sums import compound, g, underflow_unit
 from .case import Case
 from .comparison import Float64
 from .laws.attention import ATTENTION_LAWS
@@ -57,7 +57,7 @@ def attention_answer(case: Case, conventions: Mapping[str, str]) -> dict[str, Fl
     results = {name: _reorder(name, value, back) for name, value in _forward(arguments).items()}
     if conventions["empty_rows"] != "zero" and case.arrays["v"].shape[2]:
         empty = _sees_nothing(case)[..., None]
-        fill = np.nan if conventions["empty_rows"] == "nan" else _mean_values(case)
+        fill = np.nan if conventions["empty_rows"] == "nan" else _mean_values(case, conventions)
         results["out"] = np.where(empty, fill, results["out"])
     return results
 
@@ -70,29 +70,37 @@ def attention_allowed(arithmetic: ResolvedArithmetic, case: Case, conventions: M
         return {name: np.full(value.shape, np.inf) for name, value in allowed.items()}
     empty = _sees_nothing(case)
     if conventions["empty_rows"] == "mean_v" and case.arrays["v"].shape[2]:
-        n = case.arrays["v"].shape[2]
-        rounding = g(n + 2, _roundoff(arithmetic.accumulate)) + _roundoff(arithmetic.probabilities) + 2 * _roundoff(arithmetic.out)
-        mean = _mean_values(case, absolute=True)
-        least = underflow_unit(arithmetic.out, arithmetic.flush_to_zero)
-        allowed["out"] = np.where(empty[..., None], rounding * mean + least, allowed["out"])
+        allowed["out"] = np.where(empty[..., None], _mean_allowed(arithmetic, case, conventions), allowed["out"])
     if conventions["empty_lse"] == "any":
         allowed["lse"] = np.where(empty, np.inf, allowed["lse"])
     return allowed
 
 
-def _roundoff(name: str) -> float:
-    return reference.FloatFormat(name).unit_roundoff
+def _mean_allowed(arithmetic: ResolvedArithmetic, case: Case, conventions: Mapping[str, str]) -> Float64:
+    """How far a softmax over n equal scores, and its sum of values, may be from the mean of the values: (B, Hq, 1, Dv).
+
+    n products and sums, n additions of the row sum, exp and division of each weight, two roundings of P, one of out.
+    """
+    names = ("accumulate", "elementwise", "probabilities", "out")
+    u = {name: reference.FloatFormat(getattr(arithmetic, name)).unit_roundoff for name in names}
+    n = case.arrays["v"].shape[2]
+    sums, weights = g(2 * n, u["accumulate"]), g(n + arithmetic.exp_ulps + 4, u["elementwise"])
+    growth = compound(sums, weights, u["probabilities"], u["probabilities"], u["out"])
+    return np.asarray(growth * _mean_values(case, conventions, absolute=True) + underflow_unit(arithmetic.out, arithmetic.flush_to_zero))
 
 
 def _sees_nothing(case: Case) -> np.ndarray:
     return np.asarray(~visible(case).any(axis=-1))
 
 
-def _mean_values(case: Case, absolute: bool = False) -> Float64:
+def _mean_values(case: Case, conventions: Mapping[str, str], *, absolute: bool = False) -> Float64:
     """The mean of all values of the head each query head reads: (B, Hq, 1, Dv)."""
     v = case.arrays["v"].astype(np.float64)
+    v = np.where(np.isfinite(v), v, 0.0) if absolute else v                     # a NaN among them is wanted in the mean
     mean = (np.abs(v) if absolute else v).mean(axis=2, keepdims=True)
-    return np.repeat(mean, case.arrays["q"].shape[1] // v.shape[1], axis=1)
+    heads, Hkv = np.arange(case.arrays["q"].shape[1]), v.shape[1]
+    read = heads % Hkv if conventions["head_map"] == "interleaved" else heads // max(1, len(heads) // Hkv)
+    return np.asarray(mean[:, read])
 
 
 def _backward_answer(case: Case, conventions: Mapping[str, str]) -> dict[str, Float64]:
@@ -101,8 +109,14 @@ def _backward_answer(case: Case, conventions: Mapping[str, str]) -> dict[str, Fl
 
 
 def _backward_allowed(arithmetic: ResolvedArithmetic, case: Case, conventions: Mapping[str, str]) -> dict[str, Float64]:
+    """The bound; no promise for sequences with a row that sees nothing, where such rows are not zero and have gradients of their own."""
     arguments, back = _in_head_map(case, conventions)
-    return {name: _reorder(name, value, back) for name, value in bounds.attention_backward_bound(arithmetic, **arguments).items()}
+    allowed = {name: _reorder(name, value, back) for name, value in bounds.attention_backward_bound(arithmetic, **arguments).items()}
+    if conventions["empty_rows"] != "zero":
+        blind = np.asarray(_sees_nothing(case).any(axis=(1, 2)))                # (B,)
+        allowed = {name: np.where(blind[:, None, None, None] if name in ("dq", "dk", "dv") else blind.any(), np.inf, value)
+                   for name, value in allowed.items()}  # fmt: skip
+    return allowed
 
 
 def _packed_answer(case: Case, conventions: Mapping[str, str]) -> dict[str, Float64]:

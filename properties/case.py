@@ -37,8 +37,12 @@ class Case:
         return {**self.arrays, **self.options}
 
     def with_arrays(self, **arrays: Array) -> Case:
-        """The same case with some arrays exchanged or added."""
-        return replace(self, arrays={**self.arrays, **arrays})
+        """The same case with some arrays exchanged or added.
+
+        An array in plain C order takes on the memory order of the one it replaces, where the shape is the same: in another
+        order a library may choose another kernel, and sums another order, so that bits could not be compared.
+        """
+        return replace(self, arrays={**self.arrays, **{name: _in_the_order_of(self.arrays.get(name), new) for name, new in arrays.items()}})
 
     def with_options(self, **options: Option) -> Case:
         """The same case with some options exchanged or added."""
@@ -85,6 +89,11 @@ class Case:
         arrays = {name: strided_copy(tensors.pop(name), strides[name]) for name in json.loads(metadata["arguments"])}
         options, notes = (_from_json(json.loads(metadata[key])) for key in ("options", "notes"))
         return cls(metadata["operation"], arrays, options, metadata["origin"], notes), tensors
+
+
+def _in_the_order_of(old: Array | None, new: Array) -> Array:
+    ordered = old is not None and old.shape == new.shape and old.flags.c_contiguous is False and new.flags.c_contiguous
+    return strided_copy(new, in_elements(old)) if old is not None and ordered else new
 
 
 def _to_json(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -102,15 +102,9 @@ def _verdict(run: Run, tally: Tally, folder: Path | None, seconds: float) -> Ver
     if tally.broken:
         return Verdict(name, ERROR, tally.broken, tally.cases, tally.compared)
     if tally.failure is not None:
-        case, judgement, note = _smallest(run, tally.law, tally.failure, seconds)
-        written = None
-        if folder is not None:
-            written = str(write_counterexample(folder, run.operation, run.subject, tally.law, case, judgement))
-        hint = diagnose(Trial(run.operation, run.subject, tally.failure.case)) if tally.failure.kind == RETURNED else ""
-        return Verdict(name, FAILED, judgement.reason + note, tally.cases, tally.compared, tally.left_out, judgement.worst_ratio,
-                       judgement.worst_at, written, describe(case), hint)  # fmt: skip
+        return _failed(run, tally, tally.failure, folder, seconds)
     if tally.compared:
-        return Verdict(name, HELD, "", tally.cases, tally.compared, tally.left_out, tally.worst_ratio, tally.worst_at)
+        return Verdict(name, HELD, tally.silence, tally.cases, tally.compared, tally.left_out, tally.worst_ratio, tally.worst_at)
     if run.stopped:
         return Verdict(name, ERROR, f"nothing was judged: {run.stopped}")
     if tally.silence:
@@ -120,6 +114,20 @@ def _verdict(run: Run, tally: Tally, folder: Path | None, seconds: float) -> Ver
     if run.defect:
         return Verdict(name, ERROR, f"nothing could be judged: {run.defect}")
     return Verdict(name, NOT_COVERED, "no case that the subject covers is of the kind this law speaks of")
+
+
+def _failed(run: Run, tally: Tally, failure: Failure, folder: Path | None, seconds: float) -> Verdict:
+    """The verdict on a broken law: shrunk, written down, looked at. What goes wrong in that is said, and leaves the law broken."""
+    case, judgement, note, written, hint = failure.case, failure.judgement, "", None, ""
+    try:
+        case, judgement, note = _smallest(run, tally.law, failure, seconds)
+        hint = diagnose(Trial(run.operation, run.subject, failure.case)) if failure.kind == RETURNED else ""
+        if folder is not None:
+            written = str(write_counterexample(folder, run.operation, run.subject, tally.law, case, judgement))
+    except Exception as error:                                                  # ours, or the disk's
+        note += f" (it could not be shrunk and written down: {type(error).__name__}: {error})"
+    return Verdict(tally.law.name, FAILED, judgement.reason + note, tally.cases, tally.compared, tally.left_out, judgement.worst_ratio,
+                   judgement.worst_at, written, describe(case), hint)  # fmt: skip
 
 
 def _smallest(run: Run, law: Law, failure: Failure, seconds: float) -> tuple[Case, Judgement, str]:
@@ -162,7 +170,8 @@ def _not_covered(run: Run) -> tuple[str, ...]:
     lines += [f"inputs in {name}: not declared" for name in ("float64", "float32", "float16", "bfloat16") if name not in coverage.dtypes]
     if coverage.head_dims is not None:
         lines.append(f"head sizes other than {', '.join(map(str, coverage.head_dims))}: not declared")
-    lines += sorted(tally.silence for tally in run.tallies if tally.silence.startswith("the subject returns no"))
+    lines += sorted({f"{tally.law.name}: {tally.silence}" for tally in run.tallies if tally.silence and tally.compared})
+    lines += sorted({tally.silence for tally in run.tallies if tally.silence.startswith("the subject returns no")})
     if run.refusals:
         lines.append(f"{run.refusals} calls refused with NotImplementedError, the last: {run.refusal}")
     return tuple(lines)

@@ -17,6 +17,7 @@ ATTRIBUTE = "__oracles_declarations__"
 PROMISES = ("deterministic", "batch_invariant", "validates_input")
 REFUSABLE = ("grouped", "value_dim", "cross_lengths", "empty", "negative_scale")
 LAYOUTS = ("bhld", "blhd")
+FORMATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")  # what a tensor file holds
 FRAMEWORKS = ("numpy", "torch", "jax", "cupy")
 BOOLEAN_CAUSAL = "is_causal"
 
@@ -107,9 +108,10 @@ def subject(
         )
         limits: dict[str, Any] = {feature: False for feature in _among(refuses, REFUSABLE, "refuses")}
         if dtypes is not None:
-            limits["dtypes"] = tuple(dtypes)
+            limits["dtypes"] = _some(_among(dtypes, FORMATS, "dtypes"), "dtypes")
         if head_dims is not None:
-            limits["head_dims"] = tuple(head_dims)
+            limits["head_dims"] = _some(tuple(_positive(n, "head_dims") for n in head_dims), "head_dims")
+        _positive(length_multiple, "length_multiple")
         finished = replace(
             declaration,
             layout=_one_of(layout, LAYOUTS, "layout"),
@@ -156,6 +158,8 @@ def of_function(
     for argument in mapping:
         if argument not in contract.arguments:
             raise UsageError(f"rename: {argument!r} is no argument of {operation}; want one of {', '.join(contract.arguments)}")
+        if mapping[argument] not in named and not takes_any:
+            raise UsageError(f"rename[{argument!r}]: got {mapping[argument]!r}, which {title} does not take; it takes {', '.join(named)}")
     if "causal" in contract.arguments and "causal" not in named and BOOLEAN_CAUSAL in named:
         mapping.setdefault("causal", BOOLEAN_CAUSAL)
     takes = [a for a in contract.arguments if mapping.get(a, a) in named or takes_any]
@@ -244,7 +248,21 @@ def _one_of(value: Any, allowed: tuple[Any, ...], argument: str) -> Any:
     return value
 
 
+def _positive(n: int, argument: str) -> int:
+    if not isinstance(n, int) or n < 1:
+        raise UsageError(f"{argument}: got {n!r}; want a whole number from 1 on")
+    return n
+
+
+def _some(values: tuple[Any, ...], argument: str) -> tuple[Any, ...]:
+    if not values:
+        raise UsageError(f"{argument}: got nothing; want at least one")
+    return values
+
+
 def _among(values: Iterable[str], allowed: tuple[str, ...], argument: str) -> tuple[str, ...]:
+    if isinstance(values, str):
+        raise UsageError(f"{argument}: got the text {values!r}; want a list, such as [{values!r}]")
     return tuple(_one_of(value, allowed, argument) for value in values)
 
 

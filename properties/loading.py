@@ -39,6 +39,8 @@ def load(spec: str, operation: str | None, declared: Mapping[str, Any] | None = 
     if not callable(function):
         raise UsageError(f"SUBJECT: {spec} is {type(function).__name__}; want a function")
     if declared:
+        if "takes" in declared:
+            raise UsageError(f"takes: {spec} is a Python function, whose signature tells what it takes; want it for cmd:PROGRAM alone")
         if hasattr(function, ATTRIBUTE):
             raise UsageError(f"{', '.join(declared)}: {spec} declares itself; change its @subject instead")
         if operation is None:

@@ -20,7 +20,8 @@ def measure(trials: Sequence[Trial], results: Sequence[str]) -> dict[str, dict[s
     """For each input format, the smallest faults that a run on these cases would have seen, in the results the subject returns.
 
     cases           how many were looked at
-    relative_error  result -> median over elements of bound / |value|: an element off by more of itself shows
+    relative_error  result -> bound / |value| of the median element, in the case where that is least: an element there that is
+                    off by more of itself shows
     score_scale     smallest relative change of all scores that shows in some case (attention)
     dropped_key, wrong_row, wrong_head    [seen, tried]: cases in which the fault shows (attention)
 
@@ -67,8 +68,8 @@ def _relative_errors(trials: Sequence[Trial], results: Sequence[str]) -> dict[st
         pairs = [(trial.allowed[name], np.abs(trial.wanted[name])) for trial in trials if name in trial.wanted]
         told = [(value > 0) & np.isfinite(value) & np.isfinite(bound) for bound, value in pairs]
         shares = [bound[some] / value[some] for (bound, value), some in zip(pairs, told)]
-        together = np.concatenate(shares) if shares else np.zeros(0)
-        errors[name] = float(np.median(together)) if together.size else None
+        medians = [float(np.median(share)) for share in shares if share.size]
+        errors[name] = min(medians, default=None)
     return errors
 
 

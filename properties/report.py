@@ -16,7 +16,7 @@ class Verdict:
     """What one law found over a run.
 
     status          held, failed, error (nothing could be judged: as bad as failed), not_covered
-    reason          why, for everything but held
+    reason          why; for a law that held, why it could not be judged on some of the cases
     cases, compared cases judged, elements compared; left_out: elements for which the bound gives no promise
     worst_ratio     largest error / allowed; worst_at: where it was
     counterexample  the folder of the failure, or None

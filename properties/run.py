@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from oracles.reference import FloatFormat
+
 from .case import Case
 from .coverage import Coverage
 from .declaration import UsageError
@@ -87,9 +89,13 @@ class Run:
         return law.prepare(self.finished(self.source.build(recipe)))
 
     def finished(self, case: Case) -> Case:
-        """The case as this subject's conventions want it."""
+        """The case as this subject's conventions and formats want it."""
+        if case.notes.get("poison") is None or not {"k", "v"} <= set(case.arrays):
+            return case
         spread = self.subject.declaration.conventions.get("nonfinite_behind_mask") == "spread"
-        return _finite(case) if spread and case.notes.get("poison") == "nan" else case
+        arithmetic = self.subject.declaration.arithmetic.resolve(self.operation.input_format(case))
+        narrowest = min(FloatFormat(name).max for name in (arithmetic.accumulate, arithmetic.elementwise))
+        return _tamed(case, narrowest if narrowest < FloatFormat(arithmetic.inputs).max else np.inf, spread)
 
 
 def begin(operation: Operation, subject: Subject, laws: tuple[str, ...] | None = None) -> Run:
@@ -194,7 +200,13 @@ def _random(strategy: Any, count: int, seed: int) -> list[Any]:
     return recipes[:count]
 
 
-def _finite(case: Case) -> Case:
-    """NaN and infinities that nobody may see replaced by numbers, for subjects that declare them to spread."""
-    arrays = {name: np.where(np.isfinite(a.astype(np.float64)), a, 1.0).astype(a.dtype) for name, a in case.arrays.items() if name in "kv"}
+def _tamed(case: Case, narrowest: float, spread: bool) -> Case:
+    """Poison of a size that the subject's own arithmetic can hold, and no NaN for subjects that declare it to spread."""
+    if not spread and np.isinf(narrowest):
+        return case
+    arrays = {}
+    for name in ("k", "v"):
+        array = case.arrays[name].astype(np.float64)
+        held = array if np.isinf(narrowest) else np.where(np.abs(array) > narrowest**0.25, narrowest**0.25, array)
+        arrays[name] = (np.where(np.isfinite(held), held, 1.0) if spread else held).astype(case.arrays[name].dtype)
     return case.with_arrays(**arrays)

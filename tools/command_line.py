@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -120,7 +121,8 @@ def _operation_of(subject: str) -> str:
 def _checked(operation: str, subject: str, options: dict[str, Any], *, quiet: bool) -> Report:
     from oracles.properties import check as run
 
-    with _progress(quiet=quiet) as progress:
+    said = contextlib.redirect_stdout(sys.stderr) if quiet else contextlib.nullcontext()      # JSON and nothing else on the output
+    with said, _progress(quiet=quiet) as progress:
         task = progress.add_task(f"{operation} {subject}", total=None)
         report = run(operation, subject, progress=lambda done, total: progress.update(task, completed=done, total=total), **options)
     if not quiet:

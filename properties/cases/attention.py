@@ -102,6 +102,8 @@ CORNERS = (
     AttentionRecipe(B=3, Hkv=1, G=2, Lq=6, Lk=11, D=8, Dv=8, kv_lengths="some_zero", sinks="normal", poison=True, seed=10),
     AttentionRecipe(B=2, Hkv=2, G=1, Lq=150, Lk=150, D=16, Dv=16, causal="bottom_right", window="left", poison=True, seed=11),
     AttentionRecipe(B=1, Hkv=1, G=2, Lq=3, Lk=40, D=32, Dv=32, kv_lengths="ragged", causal="bottom_right", poison=True, seed=12),
+    # A negative scale turns -inf written into q k^T before it is scaled into +inf: docs/findings.md, torch-negative-scale-under-causal.
+    AttentionRecipe(Hkv=2, Lq=6, Lk=6, D=8, Dv=8, causal="bottom_right", scale="negative", seed=9),
     AttentionRecipe(B=2, Hkv=1, G=3, Lq=4, Lk=0, D=8, Dv=5, sinks="normal", seed=13),
     AttentionRecipe(B=2, Hkv=2, G=1, Lq=0, Lk=6, D=8, Dv=8, causal="bottom_right", seed=14),
     AttentionRecipe(B=0, Hkv=2, G=2, Lq=3, Lk=5, D=8, Dv=8, seed=15),

@@ -8,8 +8,8 @@ from ..case import Case
 from ..law import NOTHING, Judgement, Law, law, within
 from ..trial import Trial
 from .attention_probes import (
-    doubling_q_and_halving_the_scale_changes_no_bit,
     equal_scores_average_exactly,
+    four_times_q_and_a_quarter_of_the_scale_change_no_bit,
     heads_read_their_own_keys,
     nan_behind_the_mask_is_ignored,
     one_hot_values_show_the_weights,
@@ -65,11 +65,11 @@ def what_comes_later_changes_no_earlier_bit(trial: Trial) -> Judgement:
     arrays = {}
     for name in ("k", "v"):
         given = case.arrays[name].astype(np.float64)
-        arrays[name] = np.where(free & np.isfinite(given), -given[..., ::-1], given).astype(case.arrays[name].dtype)
+        arrays[name] = np.where(free & np.isfinite(given), -0.5 * given[..., ::-1], given).astype(case.arrays[name].dtype)
     q = case.arrays["q"].astype(np.float64)
     arrays["q"] = np.concatenate([q[:, :, :cut], -q[:, :, cut:, ::-1]], axis=2).astype(case.arrays["q"].dtype)
-    earlier = {name: np.broadcast_to((np.arange(Lq) < cut).reshape(1, 1, Lq, *[1] * (got.ndim - 3)), got.shape)
-               for name, got in trial.answer.items()}  # fmt: skip
+    rows = visible(case).any(axis=-1) & (np.arange(Lq) < cut)                   # rows that see nothing have a law of their own
+    earlier = {name: np.broadcast_to(rows.reshape(*rows.shape, *[1] * (got.ndim - 3)), got.shape) for name, got in trial.answer.items()}
     return same_bits(trial, trial.on(case.with_arrays(**arrays)), earlier)
 
 
@@ -122,7 +122,7 @@ ATTENTION_LAWS: tuple[Law, ...] = (
     the_first_forbidden_key_stays_forbidden,
     heads_read_their_own_keys,
     what_comes_later_changes_no_earlier_bit,
-    doubling_q_and_halving_the_scale_changes_no_bit,
+    four_times_q_and_a_quarter_of_the_scale_change_no_bit,
     *ATTENTION_RELATIONS,
     strides_are_respected,
     inputs_stay_untouched,

@@ -37,7 +37,8 @@ def hidden_keys_get_no_gradient(trial: Trial) -> Judgement:
     if not any(p.any() for p in places.values()):
         return NOTHING
     zero = {name: np.zeros(trial.wanted[name].shape) for name in places}
-    return within(trial.answer, zero, {name: np.where(places[name], zero[name], np.inf) for name in places})
+    exact = {name: places[name] & (trial.allowed[name] < np.inf) for name in places}
+    return within(trial.answer, zero, {name: np.where(exact[name], zero[name], np.inf) for name in places})
 
 
 def _no_upstream(case: Case) -> Case | None:

@@ -109,15 +109,16 @@ def _takes_no_scale(declaration: Declaration) -> str:
 
 
 @law(prepare=_scalable, every=3, not_covered=_takes_no_scale)
-def doubling_q_and_halving_the_scale_changes_no_bit(trial: Trial) -> Judgement:
-    """attention(2 q, k, v, scale = s / 2) = attention(q, k, v, scale = s) bitwise: powers of two pass through every rounding.
+def four_times_q_and_a_quarter_of_the_scale_change_no_bit(trial: Trial) -> Judgement:
+    """attention(4 q, k, v, scale = s / 4) = attention(q, k, v, scale = s) bitwise: powers of two pass through every rounding.
 
-    Numbers stay between 2^-8 and 2^8, far from underflow. Allowed: 0, where the subject repeats itself.
+    4 has a square root among them, so this holds too of kernels that multiply q and k by sqrt(s) each. Numbers stay between 2^-8
+    and 2^8, far from underflow. Allowed: 0, where the subject repeats itself.
     """
     case, scale = trial.case, trial.case.options["scale"]
     assert isinstance(scale, float | int)
-    doubled = case.with_arrays(q=like(case.arrays["q"], 2.0 * case.arrays["q"].astype(np.float64))).with_options(scale=scale / 2.0)
-    other = trial.on(doubled)
+    fourfold = like(case.arrays["q"], 4.0 * case.arrays["q"].astype(np.float64))
+    other = trial.on(case.with_arrays(q=fourfold).with_options(scale=scale / 4.0))
     return same_bits(trial, other, {name: np.ones(got.shape, bool) for name, got in trial.answer.items()})
 
 
