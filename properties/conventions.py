@@ -7,7 +7,7 @@ from typing import Any
 
 # name: (what may be declared, the oracles' own convention first; what it decides)
 CONVENTIONS: dict[str, tuple[tuple[str, ...], str]] = {
-    "empty_rows": (("zero", "nan", "mean_v"), "output of a query that sees none of the keys there are: 0, NaN, or the mean of all values (0 without keys)"),
+    "empty_rows": (("zero", "nan", "mean_v"), "output of a query that sees none of the keys there are: 0, NaN, or the mean of all values"),
     "empty_lse": (("minus_infinity", "any"), "log-sum-exp of a query that sees no key: -inf, or left open"),
     "nonfinite_behind_mask": (("undeclared", "ignored", "spread"),
                               "NaN or inf that no query may see: undeclared, it is put only beyond kv_lengths; ignored, it must change "
