@@ -1,4 +1,4 @@
-"""ONNX Runtime's two attention operators on NumPy arrays, each a model of one node, on the CPU.
+"""ONNX Runtime's attention operators on NumPy arrays, each a model of one node, on the CPU.
 
 Nothing but NumPy, onnx and onnxruntime is imported, so that this file runs alone.
 """
@@ -24,10 +24,7 @@ def standard(q: Any, k: Any, v: Any, *, causal: Any, window: Any = None, scale: 
         raise NotImplementedError("nonpad_kv_seqlen moves the causal diagonal to the lower right")
     if kv_lengths is None and causal != "top_left" and (causal or window):
         kv_lengths = np.full(B, Lk)
-    left, right = (-1 if side is None else side for side in window or (None, None))
-    attributes = {"is_causal": int(causal is not None), "scale": scale, "softcap": softcap}
-    if window is not None:
-        attributes |= {"left_window_size": left, "right_window_size": right}
+    attributes = {"is_causal": int(causal is not None), "scale": scale, "softcap": softcap, **_window_sizes(window)}
     seen = _attention_mask(bias, mask, Lq)
     lengths = None if kv_lengths is None else np.asarray(kv_lengths, np.int64)
     return _run("Attention", "", 24 if window is None else 25, (q, k, v, seen, None, None, lengths), attributes, outputs=1)[0]
@@ -70,6 +67,82 @@ def grouped_query_bias(q: Any, k: Any, v: Any, *, causal: Any, window: Any = Non
     )  # fmt: skip
     out = _run("GroupQueryAttention", "com.microsoft", 24, inputs, attributes, outputs=3)[0]
     return np.ascontiguousarray(out.reshape(B, Lq, Hq, D).swapaxes(1, 2))
+
+
+def standard_cache(q: Any, k: Any, v: Any, *, causal: Any, window: Any = None, scale: Any = None, softcap: Any = None, bias: Any = None,
+                   mask: Any = None) -> Any:
+    """out of ai.onnx Attention whose first Lk - Lq keys are past_key and past_value: a query stands at i + past length."""
+    past = k.shape[2] - q.shape[2]
+    if past < 1:
+        raise NotImplementedError("a past of at least one key: no fewer keys than queries, and one more")
+    attributes = {"is_causal": int(causal is not None), "scale": scale, "softcap": softcap, **_window_sizes(window)}
+    seen = _attention_mask(bias, mask, q.shape[2])
+    inputs = (q, k[:, :, past:], v[:, :, past:], seen, k[:, :, :past], v[:, :, :past])
+    out, present_key, present_value = _run("Attention", "", 24 if window is None else 25, inputs, attributes, outputs=3)
+    if not (np.array_equal(present_key, k, equal_nan=True) and np.array_equal(present_value, v, equal_nan=True)):
+        raise ValueError("present_key, present_value: got other values; want past and new ones, one after the other")
+    return out
+
+
+def standard_scores(q: Any, k: Any, v: Any, *, causal: Any, scale: Any = None, softcap: Any = None, bias: Any = None,
+                    mask: Any = None) -> Any:
+    """out of ai.onnx Attention, and lse from qk_matmul_output in mode 2, the scores with softcap and mask.
+
+    What is masked there has the lowest number of the format added, not -inf: a row that sees nothing has a finite lse.
+    """
+    if causal == "bottom_right" and q.shape[2] != k.shape[2]:
+        raise NotImplementedError("nonpad_kv_seqlen and past_key, which move the diagonal, are left to the other calls")
+    attributes = {"is_causal": int(causal is not None), "scale": scale, "softcap": softcap, "qk_matmul_output_mode": 2}
+    out, _, _, s = _run("Attention", "", 23, (q, k, v, _attention_mask(bias, mask, q.shape[2])), attributes, outputs=4)
+    return out, np.logaddexp.reduce(s.astype(np.float64), axis=-1).astype(np.float64 if s.dtype == np.float64 else np.float32)
+
+
+def multi_head(q: Any, k: Any, v: Any, *, causal: Any, scale: Any = None) -> Any:
+    """out of com.microsoft MultiHeadAttention with nothing but its attribute unidirectional.
+
+    That puts query i at i + past length: the lower right alignment makes the first Lk - Lq keys past ones.
+    """
+    past = k.shape[2] - q.shape[2] if causal == "bottom_right" else 0
+    if past < 0:
+        raise NotImplementedError("every query is itself a key: no fewer keys than queries")
+    return _multi_head(q, k, v, past, {"unidirectional": int(causal is not None), "scale": scale})
+
+
+def multi_head_bias(q: Any, k: Any, v: Any, *, causal: Any, scale: Any = None, bias: Any = None, mask: Any = None) -> Any:
+    """out of com.microsoft MultiHeadAttention, bias and mask as attention_bias."""
+    seen = _attention_mask(bias, mask, q.shape[2])
+    if seen is not None and seen.dtype == bool:
+        seen = np.where(seen, 0, -np.inf).astype(q.dtype)
+    return _multi_head(q, k, v, 0, {"unidirectional": int(causal is not None), "scale": scale}, attention_bias=seen)
+
+
+def multi_head_padding(q: Any, k: Any, v: Any, *, causal: Any, scale: Any = None, mask: Any = None, kv_lengths: Any = None) -> Any:
+    """out of com.microsoft MultiHeadAttention, lengths or mask as key_padding_mask, which adds mask_filter_value to the scores."""
+    if mask is not None and kv_lengths is not None:
+        raise NotImplementedError("one key_padding_mask")
+    padding = None if kv_lengths is None else np.asarray(kv_lengths, np.int32)
+    if mask is not None:
+        if mask.shape[1] > 1:
+            raise NotImplementedError("key_padding_mask has no axis of heads")
+        padding = np.broadcast_to(mask[:, 0], (q.shape[0], q.shape[2], k.shape[2])).astype(np.int32)
+    attributes = {"unidirectional": int(causal is not None), "scale": scale, "mask_filter_value": float(np.finfo(np.float32).min)}
+    return _multi_head(q, k, v, 0, attributes, padding=padding)
+
+
+def _multi_head(q: Any, k: Any, v: Any, past: int, attributes: dict[str, Any], *, padding: Any = None, attention_bias: Any = None) -> Any:
+    (B, H, Lq, _), Dv = q.shape, v.shape[3]
+    packed = [np.ascontiguousarray(x.swapaxes(1, 2)).reshape(B, x.shape[2], H * x.shape[3]) for x in (q, k[:, :, past:], v[:, :, past:])]
+    cached = (k[:, :, :past], v[:, :, :past]) if past else (None, None)
+    inputs = (*packed, None, padding, attention_bias, *cached)
+    out = _run("MultiHeadAttention", "com.microsoft", 24, inputs, {"num_heads": H, **attributes}, outputs=3 if past else 1)[0]
+    return np.ascontiguousarray(out.reshape(B, Lq, H, Dv).swapaxes(1, 2))
+
+
+def _window_sizes(window: Any) -> dict[str, int]:
+    if window is None:
+        return {}
+    left, right = (-1 if side is None else side for side in window)
+    return {"left_window_size": left, "right_window_size": right}
 
 
 def _attention_mask(bias: Any, mask: Any, Lq: int) -> Any:

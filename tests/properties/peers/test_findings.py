@@ -13,7 +13,7 @@ import pytest
 
 from oracles.properties import check
 from oracles.properties.declaration import subject
-from oracles.properties.peers.calls import jax_attention, onnxruntime_attention
+from oracles.properties.peers.calls import jax_attention, onnx_reference, onnxruntime_attention
 from oracles.properties.peers.installed import copy_of
 from oracles.properties.report import FAILED, Verdict
 
@@ -22,6 +22,8 @@ pytestmark = pytest.mark.peers
 FINDINGS = {
     "torch-negative-scale-under-causal", "torch-flash-lse-of-an-empty-row", "torch-flash-dies-on-a-length-of-0",
     "onnxruntime-float64-attention", "onnxruntime-mask-not-broadcast", "onnxruntime-nan-in-padding", "onnxruntime-gqa-blind-row",
+    "onnxruntime-finite-mask", "onnxruntime-mha-last-query", "onnxruntime-mha-blind-row", "onnx-reference-broadcast-mask",
+    "onnx-reference-float64-scale",
     "jax-nan-in-padding", "jax-blind-row", "jax-float16-on-a-cpu",
 }  # fmt: skip
 
@@ -98,6 +100,62 @@ def test_onnxruntime_gqa_blind_row() -> None:
     verdict = verdict_of("peers:onnxruntime_gqa_bias", "rows_that_see_nothing_are_empty")
     assert verdict.status == FAILED
     assert "nan, wanted 0" in verdict.reason
+
+
+def column(*values: float, dtype: str = "float32") -> Any:
+    return np.array(values, dtype).reshape(1, 1, -1, 1)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_onnxruntime_finite_mask(dtype: str) -> None:
+    large = {"float16": 200.0, "float32": 1.5e19}[dtype]
+    q, k, v = column(large, dtype=dtype), column(-large, large, dtype=dtype), column(1.0, 2.0, dtype=dtype)
+    first, options = np.array([True, False]).reshape(1, 1, 1, 2), {"scale": 1.0}
+    hidden = [onnxruntime_attention._run("Attention", "", opset, (q, k, v, first), options, outputs=1)[0].item() for opset in (23, 24, 25)]
+    assert hidden == [2.0, 2.0, 1.0]
+    assert onnxruntime_attention.standard(q, k, v, causal="top_left", scale=1.0).item() == 2.0
+    by_bias: dict[str, Any] = {"causal": None, "bias": np.where(first, 0, -np.inf).astype(dtype)}
+    by_length: dict[str, Any] = {"causal": None, "kv_lengths": np.array([1])}
+    for right in (by_bias, by_length, {"causal": "top_left", "window": (0, 0)}):
+        assert onnxruntime_attention.standard(q, k, v, scale=1.0, **right).item() == 1.0
+    if dtype == "float32":                                                      # MultiHeadAttention widens float16
+        assert onnxruntime_attention.multi_head(np.repeat(q, 2, axis=2), k, v, causal="top_left", scale=1.0)[0, 0, 0, 0] == 2.0
+
+
+def test_onnxruntime_mha_last_query() -> None:
+    function, zeros = onnxruntime_attention.multi_head, column(0.0, 0.0, 0.0)
+    assert function(zeros[:, :, :1], zeros[:, :, :2], column(1, 3), causal="top_left").ravel().tolist() == [2.0]
+    assert function(zeros[:, :, :2], zeros, column(1, 3, 5), causal="top_left").ravel().tolist() == [1.0, 3.0]
+    verdict = verdict_of("peers:onnxruntime_mha_top_left", "equal_scores_average_exactly")
+    assert verdict.status == FAILED
+    assert "top_left" in verdict.case
+
+
+def test_onnxruntime_mha_blind_row() -> None:
+    x, v, bias = column(1.0, 1.0), column(1.0, 2.0), np.array([-np.inf, 0.0], np.float32).reshape(1, 1, 1, 2)
+    assert onnxruntime_attention.multi_head_bias(x, x, v, causal="top_left", bias=bias).ravel().tolist() == [2.0, 2.0]
+    assert np.isnan(onnxruntime_attention.multi_head_bias(x, x, v, causal=None, bias=bias - np.inf)).all()
+    assert (onnxruntime_attention.multi_head_padding(x, x, v, causal=None, kv_lengths=np.array([0])) == 1.5).all()
+
+
+def test_onnx_reference_broadcast_mask() -> None:
+    zeros, v, mask = column(0.0, 0.0), column(1.0, 3.0), np.ones((1, 1, 1, 2), bool)
+    types = tuple((name, array.dtype.name) for name, array in (("q", zeros), ("k", zeros), ("v", v), ("seen", mask)))
+    evaluator = onnx_reference._evaluator((("is_causal", 1),), types)
+
+    def answer(seen: Any) -> Any:
+        return evaluator.run(None, {"q": zeros, "k": zeros, "v": v, "seen": seen})[0].ravel().tolist()
+
+    assert answer(mask) == [1.0, 1.0]
+    assert answer(np.repeat(mask, 2, axis=2)) == [1.0, 2.0]
+
+
+def test_onnx_reference_float64_scale() -> None:
+    q, k = column(1.0, dtype="float64"), column(1.0, 0.0, dtype="float64")
+    given, left_out = (onnx_reference.attention(q, k, k, causal=None, scale=scale)[0].item() for scale in (2.0, None))
+    assert 2.0**-30 < abs(given - 1 / (1 + np.exp(-2))) < 2.0**-24                # between a roundoff of float32 and one of float64
+    assert abs(left_out - 1 / (1 + np.exp(-1))) < 2.0**-52
+    assert verdict_of("peers:onnx_reference_float64", "out_agrees_with_the_oracle").status == FAILED
 
 
 def test_jax_nan_in_padding() -> None:
