@@ -45,9 +45,10 @@ def merge_bound(arithmetic: ResolvedArithmetic, out_a: ArrayLike, lse_a: ArrayLi
     p, excess, high = (x[..., 0, :, None] for x in (w.p, w.excess, w.high))     # (..., 2, 1)
     out = (p * parts).sum(axis=-2)
     wander = (excess * np.abs(parts - out[..., None, :])).sum(axis=-2)
-    size = (high * np.abs(parts)).sum(axis=-2)
+    with np.errstate(over="ignore"):                                            # then the bound is inf
+        size = (high * np.abs(parts)).sum(axis=-2)
+        total = size + (1.0 + w.excess_sum[..., 0]) * np.abs(out)
     lost = 4.0 * r.elementwise.eta * (1.0 + np.abs(parts).sum(axis=-2)) * (w.seen[..., 0] > 0.0)
-    total = size + (1.0 + w.excess_sum[..., 0]) * np.abs(out)
     b = (wander + g(4.0, r.rescale_u) * total + lost) / np.where(shrinkage < 1.0, 1.0 - shrinkage, 1.0)
     b = b + 3.0 * r.elementwise.u * (np.abs(out) + b)
     hopeless = (shrinkage >= 1.0) | w.hopeless[..., 0] | (size > r.elementwise.largest)

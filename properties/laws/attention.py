@@ -95,7 +95,9 @@ def a_batch_is_its_items(trial: Trial) -> Judgement:
 
 @law(every=8, minimise=False, not_covered=promised("validates_input", "to refuse bad input"))
 def bad_input_is_refused(trial: Trial) -> Judgement:
-    """Query heads that are no multiple of the key/value heads, another head size, another number of values: an exception each."""
+    """Query heads that are no multiple of the key/value heads, another head size, another number of values, masks, biases and
+    lengths made for another number of keys: an exception each.
+    """
     if is_empty(trial.case):
         return NOTHING
     q, k, v = (trial.case.arrays[name] for name in "qkv")
@@ -105,6 +107,11 @@ def bad_input_is_refused(trial: Trial) -> Judgement:
         "a batch of another size": {"k": np.concatenate([k, k[:1]], axis=0)},
         "query heads that do not divide": {"k": np.concatenate([k] * (q.shape[1] + 1), 1), "v": np.concatenate([v] * (q.shape[1] + 1), 1)},
     }
+    Lk = k.shape[2]
+    bad |= {f"{name} for a key more": {name: np.concatenate([a, a[..., :1]], axis=-1)} for name, a in trial.case.arrays.items()
+            if name in ("bias", "mask", "dropout_mask") and a.shape[-1] == Lk > 1}  # fmt: skip
+    if "kv_lengths" in trial.case.arrays:
+        bad["kv_lengths beyond the keys"] = {"kv_lengths": np.full_like(trial.case.arrays["kv_lengths"], Lk + 1)}
     for what, arrays in bad.items():
         kind = trial.subject.run(trial.case.with_arrays(**arrays), {}).kind
         if kind != "raised":

@@ -16,6 +16,7 @@ from ..comparison import compare
 from ..declaration import UsageError
 from ..loading import load_file
 from ..operations import operation_named
+from ..outcome import RETURNED
 from ..run import Run, begin, judge_one, recipes_of
 from ..subjects import InProcess
 from ..trial import Trial
@@ -106,7 +107,10 @@ def _fate(specimen: Specimen, run: Run, seconds: float) -> Fate:
 
 
 def why_invalid(specimen: Specimen) -> str:
-    """Why a mutant shows nothing, or "": no trigger, an exception on it, or no difference from the oracle beyond the bound there."""
+    """Why a mutant shows nothing, or "": no trigger, an exception on it, or no difference from the oracle beyond the bound there.
+
+    Where the oracle refuses the trigger, a mutant that answers differs.
+    """
     if specimen.trigger is None:
         return "it has no trigger"
     arguments = dict(specimen.trigger())
@@ -114,7 +118,11 @@ def why_invalid(specimen: Specimen) -> str:
     options: dict[str, Any] = {name: value for name, value in arguments.items() if name not in arrays}
     trial = Trial(operation_named(specimen.operation), InProcess(specimen.function, specimen.declaration),
                   Case(specimen.operation, arrays, options, origin=f"trigger of {specimen.id}"))  # fmt: skip
+    try:
+        wanted = trial.wanted
+    except (TypeError, ValueError) as refusal:                                  # the mutant's fault is that it answers at all
+        return "" if trial.outcome.kind == RETURNED else f"on its trigger: it refuses like the oracle, which says {refusal}"
     if trial.defects:
         return f"on its trigger: {trial.defects}"
-    compared = [compare(name, got, trial.wanted[name], trial.allowed[name]) for name, got in trial.answer.items()]
+    compared = [compare(name, got, wanted[name], trial.allowed[name]) for name, got in trial.answer.items()]
     return "" if any(comparison.failed for comparison in compared) else "it agrees with the oracle on its own trigger"

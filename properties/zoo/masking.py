@@ -57,10 +57,9 @@ def more_keys_claimed_than_given() -> dict[str, Any]:
     return {**given, "cu_k": 2 * given["cu_k"]}
 
 
-# No trigger: the oracle raises where this differs, and the keeper can not yet tell a refusal from an answer.
 @mutant(
     "attention_packed", id="block-diagonal-longer-than-keys-accepted", family=FAMILY, promises=["validates_input"],
-    source="https://github.com/facebookresearch/xformers/issues/1122",
+    source="https://github.com/facebookresearch/xformers/issues/1122", trigger=more_keys_claimed_than_given,
 )  # fmt: skip
 def offsets_past_the_end_accepted(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, *, causal: Any, scale: Any = None) -> tuple[Array, Array]:
     """Offsets that end past the last key are computed with whatever keys there are, though bad input is said to be refused."""

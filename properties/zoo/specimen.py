@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -80,6 +81,8 @@ def specimens_in(module: Any) -> tuple[Specimen, ...]:
 def _mark(
     kind: str, operation: str, id: str, family: str, source: str, trigger: Callable[[], Mapping[str, Any]] | None, declared: dict[str, Any]
 ) -> Callable[[Function], Function]:
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", id):
+        raise ValueError(f"id: got {id!r}; want lower-case words joined by hyphens")
     if operation not in SIGNATURES:
         raise ValueError(f"operation: got {operation!r}; want one of {', '.join(SIGNATURES)}")
 

@@ -66,6 +66,12 @@ def wrong_shape(x: Any, *, axis: int = -1) -> Any:
     return textbook.softmax(x, axis=axis)[..., 1:]
 
 
+@mutant("softmax", id="takes-an-axis-that-is-not-there", source=SOURCE, trigger=lambda: {**three_entries(), "axis": 3})
+def takes_any_axis(x: Any, *, axis: int = -1) -> Any:
+    """An axis past the last is taken for the last."""
+    return textbook.softmax(x, axis=min(axis, x.ndim - 1))
+
+
 @mutant("softmax", id="harmless", source=SOURCE, equivalent=True)
 def harmless(x: Any, *, axis: int = -1) -> Any:
     """One is added to every entry first, which changes nothing."""
@@ -123,6 +129,20 @@ def test_a_mutant_that_no_case_shows_is_missed() -> None:
 def test_a_mutant_that_shows_nothing_is_invalid(function: Any, reason: str) -> None:
     found = fate(function)
     assert (found.status, found.reason) == ("invalid", reason)
+
+
+def test_a_mutant_that_answers_what_the_oracle_refuses_is_valid() -> None:
+    assert fate(takes_any_axis).status == "missed"                              # valid: no law of softmax asks for a refusal
+
+
+def test_a_mutant_that_refuses_what_the_oracle_refuses_is_invalid() -> None:
+    function = mutant("softmax", id="refuses", source=SOURCE, trigger=lambda: {**three_entries(), "axis": 3})(refuses_such_axes)
+    assert fate(function).reason == "on its trigger: it refuses like the oracle, which says axis: got 3 for x of shape (3,); want -1..0"
+
+
+def refuses_such_axes(x: Any, *, axis: int = -1) -> Any:
+    """Refuses what the oracle refuses."""
+    return textbook.softmax(x, axis=axis)
 
 
 @pytest.mark.parametrize("function", [legal, harmless])
