@@ -53,6 +53,18 @@ def test_the_page_of_an_operation_shows_its_laws_and_conventions() -> None:
     assert all(name in shown for name in CONVENTIONS)
 
 
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
+def test_the_page_of_an_operation_is_up_to_date(operation) -> None:
+    """After a change: for each operation, `oracles show NAME > docs/operations/NAME.md`."""
+    assert (TOP / "docs" / "operations" / f"{operation.name}.md").read_text() == page(operation.name) + "\n"
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
+def test_the_page_of_an_operation_has_all_its_parts(operation) -> None:
+    parts = ["## Bound", "## Laws", "## How libraries differ", "## Source"]
+    assert [part for part in parts if part not in page(operation.name)] == []
+
+
 def test_the_quick_start_is_two_lines() -> None:
     section = README.split("## Quick start")[1].split("## ")[0]
     block = section.split("```sh")[1].split("```")[0].strip().splitlines()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import textwrap
 from typing import Any
 
 from oracles.properties import bounds
 from oracles.properties.conventions import CONVENTIONS
+from oracles.properties.differences import DIFFERENCES
 from oracles.properties.operations import operation_named
 
 _BOUNDS = {
@@ -22,19 +22,24 @@ _BOUNDS = {
 
 
 def page(name: str) -> str:
-    """Signature, contract, bound, laws and conventions of one operation, as text."""
+    """Signature, contract, bound, laws, conventions and differences of one operation, as Markdown."""
     data = page_json(name)
-    laws = [f"  {law['name']}\n{textwrap.indent(law['statement'], '      ')}" for law in data["laws"]]
-    conventions = [f"  {c['name']}: {', '.join(c['values'])}\n      {c['meaning']}" for c in data["conventions"]]
+    conventions = {f"{c['name']} ({', '.join(c['values'])})": c["meaning"] for c in data["conventions"]}
     parts = [
-        f"{data['signature']}\n    -> {', '.join(data['results'])}",
+        f"# {name}\n\n{data['summary']}",
+        f"```\n{data['signature']}\n    -> {', '.join(data['results'])}\n```",
         data["contract"],
-        f"Bound\n\n{data['bound']}",
-        "Laws\n\n" + "\n".join(laws),
-        "Conventions a subject may declare\n\n" + "\n".join(conventions) if conventions else "",
-        f"Defined in: {data['source']}",
+        f"## Bound\n\n{data['bound']}",
+        "## Laws\n\n" + "\n\n".join(f"**{law['name']}** {law['statement']}" for law in data["laws"]),
+        "## Conventions a subject may declare\n\n" + _listed(conventions),
+        "## How libraries differ\n\n" + _listed({d["point"]: d["answers"] for d in data["differences"]}),
+        f"## Source\n\n{data['source']}.\n",
     ]
-    return "\n\n".join(filter(None, parts))
+    return "\n\n".join(part for part in parts if not part.endswith("\n\n"))
+
+
+def _listed(entries: dict[str, str]) -> str:
+    return "\n".join(f"- **{name}**: {text}" for name, text in entries.items())
 
 
 def page_json(name: str) -> dict[str, Any]:
@@ -50,6 +55,7 @@ def page_json(name: str) -> dict[str, Any]:
         "bound": inspect.getdoc(_BOUNDS[name]) or "",
         "laws": [{"name": law.name, "statement": inspect.cleandoc(law.statement)} for law in operation.laws],
         "conventions": [{"name": n, "values": list(v), "meaning": m} for n, (v, m) in CONVENTIONS.items()] if attention else [],
+        "differences": [{"point": point, "answers": answers} for point, answers in DIFFERENCES[name]],
         "source": operation.source,
     }
 

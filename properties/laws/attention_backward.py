@@ -7,6 +7,7 @@ import numpy as np
 from ..case import Case
 from ..law import NOTHING, Judgement, Law, law, within
 from ..trial import Trial
+from .attention_relations import fits, item
 from .attention_terms import is_empty, sizes, visible
 from .every_operation import (
     agreement,
@@ -92,19 +93,74 @@ def _two_items(case: Case) -> Case | None:
 
 @law(prepare=_two_items, every=3)
 def batch_items_do_not_mix(trial: Trial) -> Judgement:
-    """With another first item in the batch (q, v and dout negated and reversed), the gradients of the other items keep their bits.
+    """With another first item in the batch (q, v and dout reversed, times -1/2), the gradients of the other items keep their bits.
 
     Same shapes, so the same sums in the same order; dbias and dsinks add up the batch and are left out. Allowed: 0.
     """
     def other_first(name: str) -> np.ndarray:
         array = trial.case.arrays[name].copy()
-        array[0] = -array[0, :, ::-1]
+        array[0] = array.dtype.type(-0.5) * array[0, :, ::-1]                   # another largest value too
         return array
 
     other = trial.on(trial.case.with_arrays(**{name: other_first(name) for name in ("q", "v", "dout")}))
     rest = {name: np.broadcast_to((np.arange(got.shape[0]) > 0)[:, None, None, None], got.shape) for name, got in trial.answer.items()
             if name in ("dq", "dk", "dv")}  # fmt: skip
     return same_bits(trial, other, rest)
+
+
+def _free_keys(case: Case) -> Case | None:
+    return None if is_empty(case) or any(name in case.arguments() for name in ("softcap", "sinks")) else case
+
+
+@law(prepare=_free_keys, every=2)
+def key_gradients_sum_to_zero(trial: Trial) -> Judgement:
+    """Adding one vector to all keys changes no output, so the gradient along it, the sum of dK over the keys, is 0.
+
+    Not with softcap or sinks. Allowed: the sum of the bounds of dK over the keys.
+    """
+    if "dk" not in trial.answer:
+        return NOTHING
+    total = {"dk": np.asarray(trial.answer["dk"], np.float64).sum(axis=2)}
+    allowed = trial.allowed["dk"].sum(axis=2)
+    return within(total, {"dk": np.where(np.isfinite(trial.wanted["dk"]).all(axis=2), 0.0, np.nan)}, {"dk": allowed})
+
+
+@law(prepare=_two_items, every=4)
+def each_item_of_a_batch_has_its_own_gradients(trial: Trial) -> Judgement:
+    """The items of a batch, whose scales differ, asked one by one, have the gradients they have together. dbias and dsinks add up.
+
+    Allowed: the bounds of both calls.
+    """
+    alone = [trial.on(item(trial.case, b)) for b in range(trial.case.arrays["q"].shape[0])]
+    names = [name for name in ("dq", "dk", "dv") if name in trial.answer]
+    if not names or not all(part.answer for part in alone):
+        return NOTHING
+    wanted = {name: np.concatenate([np.asarray(part.answer[name], np.float64) for part in alone]) for name in names}
+    return fits(trial, wanted, {name: np.concatenate([part.allowed[name] for part in alone]) for name in names})
+
+
+def _grouped(case: Case) -> Case | None:
+    return case if case.arrays["q"].shape[1] != case.arrays["k"].shape[1] and not is_empty(case) else None
+
+
+@law(prepare=_grouped, every=4)
+def grouped_gradients_are_sums_over_the_group(trial: Trial) -> Judgement:
+    """With every key/value head repeated for its query heads, dK and dV of the group are the sums over the repeated heads.
+
+    Allowed: the bounds of both calls, those of the repeated heads added up.
+    """
+    case = trial.case
+    Hq, Hkv = case.arrays["q"].shape[1], case.arrays["k"].shape[1]
+    heads = np.arange(Hq) % Hkv if trial.conventions["head_map"] == "interleaved" else np.arange(Hq) // (Hq // Hkv)
+    other = trial.on(case.with_arrays(k=case.arrays["k"][:, heads], v=case.arrays["v"][:, heads]))
+    names = [name for name in ("dk", "dv") if name in trial.answer and name in other.answer]
+    member = (heads[None, :] == np.arange(Hkv)[:, None]).astype(np.float64)     # (Hkv, Hq)
+
+    def over_the_group(x: np.ndarray) -> np.ndarray:
+        return np.stack([np.asarray(x, np.float64)[:, member[h] > 0].sum(axis=1) for h in range(Hkv)], axis=1)
+
+    wanted = {name: over_the_group(other.answer[name]) for name in names}
+    return fits(trial, wanted, {name: over_the_group(other.allowed[name]) for name in names}) if names else NOTHING
 
 
 ATTENTION_BACKWARD_LAWS: tuple[Law, ...] = (
@@ -118,6 +174,9 @@ ATTENTION_BACKWARD_LAWS: tuple[Law, ...] = (
     no_gradient_comes_from_none,
     doubling_dout_doubles_every_gradient,
     batch_items_do_not_mix,
+    key_gradients_sum_to_zero,
+    each_item_of_a_batch_has_its_own_gradients,
+    grouped_gradients_are_sums_over_the_group,
     strides_are_respected,
     inputs_stay_untouched,
     buffers_are_fully_written,

@@ -34,13 +34,36 @@ def sequences_do_not_see_each_other(trial: Trial) -> Judgement:
     first = int(case.arrays["cu_k"][-2])
     for name in ("k", "v"):
         changed = strided_copy(case.arrays[name], in_elements(case.arrays[name]))     # another memory order is another order of sums
-        changed[first:] = -changed[first:, :, ::-1]
+        changed[first:] = changed.dtype.type(-0.5) * changed[first:, :, ::-1]   # another largest value too
         arrays[name] = changed
     Tq, rows = case.arrays["q"].shape[0], int(case.arrays["cu_q"][-2])
     kept = np.arange(Tq) < rows
     equal = {name: np.broadcast_to(kept if name == "lse" else kept[:, None, None], got.shape) for name, got in trial.answer.items()
              if name in ("out", "lse", "dq")}  # fmt: skip
     return same_bits(trial, trial.on(case.with_arrays(**arrays)), equal)
+
+
+@law(prepare=_several_sequences, every=3)
+def a_sequence_alone_is_the_same(trial: Trial) -> Judgement:
+    """The first sequence that has queries and keys, packed alone, gets what it gets among the others.
+
+    Allowed: the bounds of both calls.
+    """
+    case = trial.case
+    cu_q, cu_k = case.arrays["cu_q"], case.arrays["cu_k"]
+    whole = [n for n in range(len(cu_q) - 1) if cu_q[n + 1] > cu_q[n] and cu_k[n + 1] > cu_k[n]]
+    if not whole or not {"out", "lse"} <= set(trial.answer):
+        return NOTHING
+    n = whole[0]
+    rows, keys = slice(int(cu_q[n]), int(cu_q[n + 1])), slice(int(cu_k[n]), int(cu_k[n + 1]))
+    one = {"q": case.arrays["q"][rows], "k": case.arrays["k"][keys], "v": case.arrays["v"][keys],
+           "cu_q": np.array([0, rows.stop - rows.start]), "cu_k": np.array([0, keys.stop - keys.start])}  # fmt: skip
+    alone = trial.on(case.with_arrays(**one))
+    if not {"out", "lse"} <= set(alone.answer):
+        return NOTHING
+    cut = {"out": trial.answer["out"][rows], "lse": trial.answer["lse"][:, rows]}
+    allowed = {"out": alone.allowed["out"] + trial.allowed["out"][rows], "lse": alone.allowed["lse"] + trial.allowed["lse"][:, rows]}
+    return within(cut, {name: np.asarray(got, np.float64) for name, got in alone.answer.items()}, allowed)
 
 
 @law(prepare=_several_sequences, every=3)
@@ -85,6 +108,7 @@ PACKED_LAWS: tuple[Law, ...] = (
     agreement("out"),
     agreement("lse"),
     sequences_do_not_see_each_other,
+    a_sequence_alone_is_the_same,
     sequences_without_keys_are_empty,
     *_COMMON,
 )

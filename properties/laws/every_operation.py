@@ -103,8 +103,9 @@ def promised(promise: str, what: str) -> Callable[[Declaration], str]:
 
 @law(every=4, not_covered=promised("deterministic", "the same bits twice"))
 def repeats_give_the_same_bits(trial: Trial) -> Judgement:
-    """Five runs on the same input give the same bits."""
-    for _ in range(4):
+    """Five runs on the same input give the same bits, and fifty on every eighth small one: rare interleavings need many tries."""
+    many = int(trial.case.hash, 16) % 8 == 0 and sum(array.size for array in trial.case.arrays.values()) < 2**14
+    for _ in range(49 if many else 4):
         if trial.answer and not trial.repeats():
             return Judgement(compared=1, worst_ratio=np.inf, failed=True, reason="a second run on the same input gave other bits")
     return Judgement(compared=sum(got.size for got in trial.answer.values()))

@@ -90,6 +90,27 @@ def the_order_of_parts_does_not_matter(trial: Trial) -> Judgement:
     return within(other.answer, trial.wanted, other.allowed) if other.answer else NOTHING
 
 
+@law(every=3)
+def three_parts_merge_in_any_order(trial: Trial) -> Judgement:
+    """merge(merge(a, b), c) = merge(a, merge(b, c)), c being a with its rows in reverse: the merge is associative.
+
+    Judged against the oracle's merge of the subject's own first merge, for each of the two orders. Allowed: the bound of that merge.
+    """
+    a, b = (trial.case.arrays["out_a"], trial.case.arrays["lse_a"]), (trial.case.arrays["out_b"], trial.case.arrays["lse_b"])
+    if not trial.answer or not {"out", "lse"} <= set(trial.answer) or trial.answer["lse"].dtype != b[1].dtype or not a[0].size:
+        return NOTHING
+    c = (np.ascontiguousarray(a[0][::-1]), np.ascontiguousarray(a[1][::-1]))
+    first = (trial.answer["out"], trial.answer["lse"])
+    names = ("out_a", "lse_a", "out_b", "lse_b")
+    left = trial.on(trial.case.with_arrays(**dict(zip(names, (*first, *c)))))
+    right_inner = trial.on(trial.case.with_arrays(**dict(zip(names, (*b, *c)))))
+    if not left.answer or not {"out", "lse"} <= set(right_inner.answer):
+        return NOTHING
+    right = trial.on(trial.case.with_arrays(**dict(zip(names, (*a, right_inner.answer["out"], right_inner.answer["lse"])))))
+    judged = within(left.answer, left.wanted, left.allowed)
+    return judged if judged.failed or not right.answer else within(right.answer, right.wanted, right.allowed)
+
+
 _COMMON: tuple[Law, ...] = (strides_are_respected, inputs_stay_untouched, buffers_are_fully_written, repeats_give_the_same_bits)
 
 SOFTMAX_LAWS: tuple[Law, ...] = (
@@ -113,5 +134,6 @@ MERGE_LAWS: tuple[Law, ...] = (
     agreement("lse"),
     the_empty_part_is_neutral,
     the_order_of_parts_does_not_matter,
+    three_parts_merge_in_any_order,
     *_COMMON,
 )

@@ -17,7 +17,7 @@ EVERY = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: o
 @EVERY
 def test_the_page_holds_signature_contract_bound_laws_and_source(operation: Operation) -> None:
     data, text = page_json(operation.name), page(operation.name)
-    assert text.startswith(data["signature"])
+    assert f"```\n{data['signature']}" in text
     for name in operation.signature.arguments:
         assert name in data["signature"]
     assert data["contract"] == inspect.getdoc(operation.oracle)

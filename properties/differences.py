@@ -1,0 +1,65 @@
+"""Differences: where released libraries answer otherwise than the oracles, by operation. Facts that were seen, not judgements.
+
+Seen on CPUs with PyTorch 2.13.0, JAX 0.10.2, ONNX Runtime 1.32.0, onnx 1.23.2, MLX 0.32.4, tinygrad 0.14.0, ggml 0.25.3,
+vLLM 0.33.0 under Triton's interpreter; else in the report whose address is given.
+"""
+
+from __future__ import annotations
+
+# operation: (point, who answers what)
+DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
+    "softmax": (
+        ("a row of nothing but -inf", "0: here. NaN: PyTorch, JAX, ONNX Runtime, and the formula written out."),
+    ),
+    "log_sum_exp": (
+        ("a maximum of +inf", "NaN: here, as the softmax of such a row. +inf, the limit: PyTorch, JAX and SciPy."),
+    ),
+    "merge_attention": (
+        ("two empty parts", "(0, -inf): here. NaN where their maximum is subtracted unguarded (vllm-project/vllm#39148)."),
+        ("the empty part's marker", "-inf: here. +inf in some kernels, which then takes all the weight (Dao-AILab/flash-attention#2573)."),
+        ("base of the log-sum-exp", "e: here. 2 in some engines; the two must not be mixed (vllm-project/vllm#52796)."),
+    ),
+    "attention": (
+        ("causal with Lq != Lk",
+         "Top left: PyTorch's is_causal, jax.nn, Pallas flash kernels, tinygrad. Bottom right: MLX, ONNX Attention with a cache, "
+         "ONNX Runtime's GroupQueryAttention, vLLM, FlashAttention from 2.1 on."),
+        ("a row that sees nothing",
+         "0: PyTorch's SDPA, FlexAttention, ggml, ONNX Runtime's Attention, vLLM. NaN: JAX and MLX with an additive -inf, tinygrad, "
+         "every plain softmax. The mean of all values: JAX and MLX with a boolean mask, and whoever masks with a large finite number."),
+        ("Lk = 0",
+         "Zeros: PyTorch's SDPA, JAX, MLX, tinygrad, vLLM. An error: FlexAttention, ONNX Runtime's Attention."),
+        ("NaN in a masked key",
+         "Ignored: PyTorch's CPU flash kernel, FlexAttention, JAX, MLX, GroupQueryAttention, ggml, vLLM. Spreads: PyTorch's math backend, "
+         "ONNX Runtime's Attention, tinygrad. In a masked value of a tile that is visited, it spreads in all but ggml: 0 x NaN is NaN."),
+        ("head map of grouped queries",
+         "h // (Hq / Hkv) everywhere but in ring-attention-pytorch, which reads h % Hkv."),
+        ("what a window of W lets through",
+         "Keys before the current one: JAX's (left, right). The current one counted too: ONNX Runtime's local_window_size, "
+         "sliding_window of Hugging Face models."),
+        ("bias and softcap together",
+         "The cap first: here. The bias first: one release of the ONNX operator (onnx/onnx#7867)."),
+        ("a mask and is_causal together",
+         "Both apply: here, and in PyTorch's CPU flash kernel. PyTorch's math backend raises."),
+        ("log-sum-exp of a row that sees nothing",
+         "-inf: here. 0: PyTorch's CPU flash kernel."),
+        ("float16 scores above 65504",
+         "NaN, since scores are kept in float16: ONNX Runtime's Attention, MLX, tinygrad. Finite: PyTorch, JAX, ggml."),
+    ),
+    "attention_backward": (
+        ("what is read",
+         "The out and lse handed in: kernels after FlashAttention. Recomputed: automatic differentiation, which declares recomputes."),
+        ("a row that sees nothing",
+         "Gradients 0: here and in PyTorch's SDPA. Where such a row is the mean of all values, dV of hidden keys is not 0: JAX."),
+        ("partial dK and dV",
+         "Added up in the input format, block by block: PyTorch's 16-bit CPU kernel. In float32: kernels after FlashAttention."),
+    ),
+    "attention_packed": (
+        ("a sequence without keys",
+         "Output 0 and lse -inf at its own place: here. lse written to the padded place: one release (Dao-AILab/flash-attention#2842)."),
+        ("offsets that end past the tokens",
+         "Refused: here. Read past the end: one release (facebookresearch/xformers#1122)."),
+    ),
+    "attention_packed_backward": (
+        ("a sequence without keys or without queries", "Gradients 0 at its own place: here."),
+    ),
+}  # fmt: skip
