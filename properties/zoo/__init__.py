@@ -10,6 +10,12 @@ ZOO_MODULES: dict[str, tuple[str, ...]] = {
     "attention_forward": ("attention-forward",),
     "attention_backward": ("attention-backward",),
     "gqa": ("gqa",),
+    "variants_softmax": ("softmax",),
+    "variants_masking": ("masking",),
+    "variants_forward": ("attention-forward",),
+    "variants_formats": ("attention-forward",),
+    "variants_backward": ("attention-backward",),
+    "variants_gqa": ("gqa",),
 }
 
 __all__ = ["ZOO_MODULES"]
