@@ -29,6 +29,8 @@ def diagnose(trial: Trial) -> str:
     """A hint at the kind of fault, or "" where the answer looks like none that is known here. For attention alone."""
     if trial.operation.name != "attention" or not trial.answer or is_empty(trial.case):
         return ""
+    if not any((ratios(got, trial.wanted[name], trial.allowed[name]) > 1.0).any() for name, got in trial.answer.items()):
+        return ""                                                               # a bitwise law broke; the numbers are right
     for name, suspected in (*_options(trial), *_masks(trial), *_numbers(trial), *_tiles(trial)):
         if suspected is not None and agrees(trial, suspected, trial.allowed):
             return name
