@@ -12,6 +12,8 @@ PEER_MODULES: dict[str, str] = {
     "torch_sdpa_math": "torch_sdpa",
     "torch_sdpa_flash": "torch_sdpa",
     "torch_sdpa_flash_16bit": "torch_sdpa",
+    "torch_flex": "torch_flex",
+    "torch_flex_compiled": "torch_flex",
     "onnxruntime_gqa": "onnxruntime_attention",
     "onnxruntime_gqa_bias": "onnxruntime_attention",
     "onnxruntime_attention": "onnxruntime_attention",
@@ -27,4 +29,8 @@ PEER_MODULES: dict[str, str] = {
     "jax": "jax_attention",
     "jax_bias": "jax_attention",
     "jax_float64": "jax_attention",
+    "jax_pallas_mha": "jax_pallas",
+    "jax_pallas_decode": "jax_pallas",
+    "jax_pallas_tpu_flash": "jax_pallas",
+    "jax_splash": "jax_pallas",
 }

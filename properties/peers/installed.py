@@ -1,8 +1,9 @@
-"""Installed: which version of a library is here, the error where none is, and a call of it to be declared."""
+"""Installed: which version of a library is here, the error where none is, how it is made ready, and a call of it to be declared."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import types
 from collections.abc import Callable
 from importlib import metadata
@@ -21,6 +22,11 @@ def library_version(library: str, *, extra: str) -> str:
     except ImportError as error:
         raise UsageError(f"SUBJECT: {library} cannot be imported ({error}); want it: pip install 'oracles[{extra}]'") from None
     return metadata.version(library)
+
+
+def quick_compilation() -> None:
+    """XLA told to compile fast rather than well, before it is loaded: half the time of a shape, and every shape is a compilation."""
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
 
 def versions_text(versions: dict[str, str]) -> str:

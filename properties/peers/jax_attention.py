@@ -12,7 +12,7 @@ from typing import Any
 from ..arithmetic import Arithmetic
 from ..declaration import subject
 from .calls import jax_attention as calls
-from .installed import copy_of, library_version, versions_text
+from .installed import copy_of, library_version, quick_compilation, versions_text
 
 DECLARED: dict[str, Any] = {
     "layout": "blhd", "framework": "jax", "causal": (None, "top_left"),
@@ -45,6 +45,7 @@ def library_versions(name: str) -> dict[str, str]:
 @lru_cache
 def subjects(name: str) -> tuple[Callable[..., Any], ...]:
     """Forward and backward, declared. Raises UsageError where JAX is missing."""
+    quick_compilation()
     ending, dtypes = PEERS[name]
     common = {"name": name, "dtypes": dtypes, "version": versions_text(library_versions(name)), **DECLARED}
     forward = subject("attention", **common)(copy_of(getattr(calls, f"attention{ending}")))
