@@ -31,7 +31,10 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What one law found on one case. `compared` = 0 with no failure means that the law had nothing to say here."""
+    """What one law found on one case. `compared` = 0 with no failure means that the law had nothing to say here.
+
+    warning   something a reader should know that is no failure
+    """
 
     compared: int = 0
     left_out: int = 0
@@ -40,6 +43,7 @@ class Judgement:
     failed: bool = False
     reason: str = ""
     evidence: Evidence = field(default_factory=Evidence)
+    warning: str = ""
 
 
 NOTHING = Judgement()

@@ -85,6 +85,7 @@ class Plan:
     product: blas, forward, backward or blocks of 8 with truncation. tile: keys between two rescalings, None for all at
     once. normalise: at the end by division or reciprocal, in every step (FlashAttention-1), or P before the product.
     sloppiness in [-1, 1]: how much of the declared error of exp, log, tanh is used, with which sign; None: at random.
+    fault: the name of something illegal, for tests of what finds it.
     """
 
     product: str = "blas"
@@ -246,6 +247,8 @@ def _one_part(c: Kernel, x: Problem, s: Array, keys: NDArray[np.int64], sink: Ar
             acc = c.e(c.e(c.e(c.e(acc * old) * alpha) / now) + c.e(c.product(rounded, x.v[..., block, :]) / now))
         else:
             acc = c.e(c.e(acc * alpha) + c.product(rounded, x.v[..., block, :]))
+        if plan.fault == "bfloat16_accumulator":
+            acc = store(acc, "bfloat16")
         m = top
     if sink is not None and not plan.sink_first:
         top = np.maximum(m, sink)
@@ -272,7 +275,7 @@ def _for_product(c: Kernel, x: Problem, p: Array, keys: NDArray[np.int64]) -> Ar
     if x.kept is not None:
         p = np.where(x.kept[..., keys], p, 0).astype(c.type)
         p = p if c.plan.dropout_at_end else c.e(p * c.type(1.0 / (1.0 - x.dropout_p)))
-    return store(p, "float16" if c.plan.fault == "p_float16" else c.a.probabilities, c.a.flush_to_zero)
+    return store(p, {"p_float16": "float16", "p_float8": "float8_e4m3fn"}.get(c.plan.fault or "", c.a.probabilities), c.a.flush_to_zero)
 
 
 def merged(c: Kernel, parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
