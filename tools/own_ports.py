@@ -36,12 +36,6 @@ def tiled_attention(q: Any, k: Any, v: Any, *, causal: Any, **options: Any) -> A
     return reference.flash_attention(q, k, v, causal=causal, **options)
 
 
-@subject("attention", dtypes=FORMATS, causal=ALIGNMENTS, promises=["deterministic"])
-def small_tiles(q: Any, k: Any, v: Any, *, causal: Any, **options: Any) -> Any:
-    """`flash_attention` with tiles so small that every case has many."""
-    return reference.flash_attention(q, k, v, causal=causal, block_q=16, block_k=16, **options)
-
-
 @subject("attention_backward", dtypes=FORMATS, causal=ALIGNMENTS, promises=["deterministic"])
 def tiled_attention_backward(q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, *, causal: Any, **options: Any) -> Any:
     """`flash_attention_backward` with its default tiles."""
@@ -52,6 +46,5 @@ OWN_PORTS: tuple[tuple[str, str], ...] = (
     ("softmax", "oracles.tools.own_ports:softmax_in_one_pass"),
     ("log_sum_exp", "oracles.tools.own_ports:log_sum_exp_by_halves"),
     ("attention", "oracles.tools.own_ports:tiled_attention"),
-    ("attention", "oracles.tools.own_ports:small_tiles"),
     ("attention_backward", "oracles.tools.own_ports:tiled_attention_backward"),
 )
