@@ -27,13 +27,17 @@ DECLARED: dict[str, Any] = {
     "conventions": {"empty_rows": "mean_v", "empty_lse": "any", "nonfinite_behind_mask": "spread"},
 }  # fmt: skip
 
-# name: (what ends the names of its calls, input formats). Two stand apart. float64: its softmax is that of float32, so that what is
+# Every shape is a compilation, half a second and more: two of the peers declare few, so that a check ends in minutes.
+FEW_SHAPES: dict[str, Any] = {"head_dims": (64,), "length_multiple": 64}
+
+# name: (what ends the names of its calls, input formats, shapes). Two stand apart. float64: its softmax is that of float32, so that what is
 # hidden may overflow there. With a bias: rows blinded by -inf are NaN, docs/findings.md, jax-blind-row.
 # No float16: compiled, it raises on a CPU, jax-float16-on-a-cpu.
-PEERS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "jax": ("", ("float32", "bfloat16")),
-    "jax_bias": ("_bias", ("float32", "bfloat16")),
-    "jax_float64": ("", ("float64",)),
+PEERS: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
+    "jax": ("", ("float32", "bfloat16"), FEW_SHAPES),
+    "jax_any_shape": ("", ("float32", "bfloat16"), {}),
+    "jax_bias": ("_bias", ("float32", "bfloat16"), FEW_SHAPES),
+    "jax_float64": ("", ("float64",), {}),
 }
 
 
@@ -46,7 +50,7 @@ def library_versions(name: str) -> dict[str, str]:
 def subjects(name: str) -> tuple[Callable[..., Any], ...]:
     """Forward and backward, declared. Raises UsageError where JAX is missing."""
     quick_compilation()
-    ending, dtypes = PEERS[name]
-    common = {"name": name, "dtypes": dtypes, "version": versions_text(library_versions(name)), **DECLARED}
+    ending, dtypes, shapes = PEERS[name]
+    common = {"name": name, "dtypes": dtypes, "version": versions_text(library_versions(name)), **DECLARED, **shapes}
     forward = subject("attention", **common)(copy_of(getattr(calls, f"attention{ending}")))
     return forward, subject("attention_backward", **common)(copy_of(getattr(calls, f"backward{ending}")))
