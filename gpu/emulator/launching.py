@@ -78,6 +78,8 @@ class EmulatedKernel:
             raise KernelFault(self.name, tuple(findings))
 
     def _tell_regions(self, given: Sequence[tuple[Parameter, Any]], memory: DeviceMemory, outputs: Sequence[str]) -> None:
+        if self.check:
+            self._functions.emulator_clear_regions()
         for name, offset, size in self._library.static_shared:
             address = ctypes.c_void_p(self._base + offset)
             self._functions.emulator_add_static_shared(address, ctypes.c_size_t(size))
