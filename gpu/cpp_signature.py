@@ -30,6 +30,11 @@ def kernels_of(source: str) -> list[str]:
     return [name for name, _ in _kernels(_without_comments(source))]
 
 
+def template_of(source: str, kernel: str) -> str:
+    """What stands between the brackets of its template header, or ""."""
+    return dict(_kernels(_without_comments(source)))[kernel][0]
+
+
 def split_instance(kernel: str) -> tuple[str, list[str]]:
     """Bare name and template arguments of "space::name<float, 64>".
 
@@ -68,10 +73,10 @@ def _kernels(text: str) -> list[tuple[str, tuple[str, str]]]:
     """(name, (template header, parameter list)) of every kernel defined in a text without comments."""
     found = []
     for start in re.finditer(r"\b__global__\b", text):
-        rest = text[start.end() :]
+        rest = re.sub(r"^\s*(?:static\s+|inline\s+)+", "", text[start.end() :])
         while bounds := re.match(r"\s*(?:void\b)?\s*__launch_bounds__\s*\(", rest):
             rest = rest[_closing(rest, bounds.end() - 1) + 1 :]
-        name = re.match(r"\s*(?:static\s+|inline\s+)*(?:void\b)?\s*(\w+)\s*\(", rest)
+        name = re.match(r"\s*(?:void\b)?\s*(\w+)\s*\(", rest)
         if name:
             end = _closing(rest, name.end() - 1)
             found.append((name[1], (_template_before(text[: start.start()]), rest[name.end() : end])))
