@@ -6,26 +6,38 @@ from .attention_packed import attention_packed, attention_packed_backward
 from .flash_attention import flash_attention
 from .flash_attention_backward import flash_attention_backward
 from .float_format import FloatFormat
+from .gqa import group_heads, repeat_heads
 from .memory_traffic import AttentionTraffic, memory_traffic
+from .rope import rope
+from .rope_scaling import rope_frequencies, yarn_mscale
+from .sampling import apply_penalties, filter_probabilities, sample
 from .softmax import log_sum_exp, merge_attention, online_softmax, softmax
 from .visibility import query_positions, visible_keys
 
 __all__ = [
     "AttentionTraffic",
     "FloatFormat",
+    "apply_penalties",
     "attention",
     "attention_backward",
     "attention_packed",
     "attention_packed_backward",
     "attention_scores",
+    "filter_probabilities",
     "flash_attention",
     "flash_attention_backward",
+    "group_heads",
     "log_sum_exp",
     "memory_traffic",
     "merge_attention",
     "online_softmax",
     "query_positions",
+    "repeat_heads",
+    "rope",
+    "rope_frequencies",
+    "sample",
     "softmax",
     "softmax_over_visible",
     "visible_keys",
+    "yarn_mscale",
 ]
