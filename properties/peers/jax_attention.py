@@ -28,7 +28,7 @@ DECLARED: dict[str, Any] = {
 }  # fmt: skip
 
 # Every shape is a compilation, half a second and more: two of the peers declare few, so that a check ends in minutes.
-FEW_SHAPES: dict[str, Any] = {"head_dims": (64,), "length_multiple": 64}
+FEW_SHAPES: dict[str, Any] = {"head_dims": (16,), "length_multiple": 32}
 
 # name: (what ends the names of its calls, input formats, shapes). Two stand apart. float64: its softmax is that of float32, so that what is
 # hidden may overflow there. With a bias: rows blinded by -inf are NaN, docs/findings.md, jax-blind-row.

@@ -37,7 +37,7 @@ PEERS: dict[str, dict[str, tuple[Callable[..., Any], dict[str, Any]]]] = {
                                      "refuses": ("empty", "value_dim"), "arithmetic": FLASH, **DECLARED}),
     },
     "jax_pallas_tpu_flash": {"attention": (calls.tpu_flash, {"dtypes": ("float32",), **SELF, "length_multiple": calls.TPU_BLOCK})},
-    # No row may see nothing: "NaN for empty rows" is what it gives. The scale is the caller's business.
+    # The scale is the caller's business, so q is multiplied by it in its own format.
     "jax_splash": {
         "attention": (calls.splash, {"dtypes": ("float32",), "causal": (None, "bottom_right"), "head_dims": (64,),
                                      "length_multiple": calls.TPU_BLOCK, "refuses": ("empty", "value_dim"),

@@ -75,6 +75,8 @@ def splash(q: Any, k: Any, v: Any, *, causal: Any, window: Any = None, scale: An
     """out (B, Lq, Hq, D) and lse (B, Hq, Lq) of pallas.ops.tpu.splash_attention; the scale is the caller's, so q is multiplied by it."""
     import jax
 
+    if q.shape[1] > k.shape[1]:
+        raise NotImplementedError("more queries than keys: what a row that sees nothing gives depends on its tile")
     scaled = (q * np.asarray(_scale(q, scale)).astype(q.dtype)).swapaxes(1, 2)
     given = (scaled, k.swapaxes(1, 2), v.swapaxes(1, 2))
     with _narrow_types():
@@ -118,12 +120,11 @@ def _mha(causal: bool, scale: float, return_residuals: bool) -> Any:
 def _mha_backward(causal: bool, scale: float) -> Any:
     import jax
 
-    @jax.jit
     def run(q: Any, k: Any, v: Any, dout: Any) -> Any:
         _, pull_back = jax.vjp(_mha(causal, scale, False), q, k, v)
         return pull_back(dout)
 
-    return run
+    return jax.jit(run)
 
 
 @lru_cache(maxsize=1024)
@@ -141,12 +142,17 @@ def _splash(heads: int, Lq: int, Lk: int, causal: Any, window: Any, softcap: Any
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-    offset = Lk - Lq
-    if window is not None:
-        one: Any = masks.LocalMask((Lq, Lk), (window[0], window[1]), offset)
-        one = one & masks.CausalMask((Lq, Lk), offset) if causal is not None else one
-    else:
-        one = masks.FullMask((Lq, Lk)) if causal is None else masks.CausalMask((Lq, Lk), offset)
+    one = _splash_mask(Lq, Lk, causal, window)
     sizes = kernels.BlockSizes(block_q=TPU_BLOCK, block_kv=TPU_BLOCK, block_kv_compute=TPU_BLOCK)
     return kernels.make_splash_mha(masks.MultiHeadMask([one] * heads), block_sizes=sizes, save_residuals=True, interpret=True,
                                    head_shards=1, q_seq_shards=1, attn_logits_soft_cap=softcap)  # fmt: skip
+
+
+def _splash_mask(Lq: int, Lk: int, causal: Any, window: Any) -> Any:
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    shape, offset = (Lq, Lk), Lk - Lq
+    if window is None:
+        return masks.FullMask(shape) if causal is None else masks.CausalMask(shape, offset)
+    local = masks.LocalMask(shape, tuple(window), offset)
+    return local if causal is None else local & masks.CausalMask(shape, offset)

@@ -13,7 +13,7 @@ import pytest
 
 from oracles.properties import check
 from oracles.properties.declaration import subject
-from oracles.properties.peers.calls import jax_attention, onnx_reference, onnxruntime_attention
+from oracles.properties.peers.calls import jax_attention, jax_pallas, onnx_reference, onnxruntime_attention
 from oracles.properties.peers.installed import copy_of
 from oracles.properties.report import FAILED, Verdict
 
@@ -23,7 +23,9 @@ FINDINGS = {
     "torch-negative-scale-under-causal", "torch-flash-lse-of-an-empty-row", "torch-flash-dies-on-a-length-of-0",
     "onnxruntime-float64-attention", "onnxruntime-mask-not-broadcast", "onnxruntime-nan-in-padding", "onnxruntime-gqa-blind-row",
     "onnxruntime-finite-mask", "onnxruntime-mha-last-query", "onnxruntime-mha-blind-row", "onnx-reference-broadcast-mask",
-    "onnx-reference-float64-scale",
+    "onnx-reference-float64-scale", "torch-flex-without-keys", "torch-softmax-off-the-last-axis", "jax-pallas-more-queries-than-keys",
+    "jax-pallas-64-bit-types", "jax-decode-of-16-bits", "jax-decode-of-one-key", "jax-tpu-flash-blind-row", "jax-splash-blind-row",
+    "mlx-float16-scores", "mlx-blind-row",
     "jax-nan-in-padding", "jax-blind-row", "jax-float16-on-a-cpu",
 }  # fmt: skip
 
@@ -186,3 +188,94 @@ def test_jax_float16_on_a_cpu() -> None:
     assert jax.nn.dot_product_attention(x, x, x).item() == 0.0
     with pytest.raises(ValueError, match="F16_F16_F32"):
         jax.jit(jax.nn.dot_product_attention)(x, x, x)
+
+
+def test_torch_flex_without_keys() -> None:
+    import torch
+    from torch.nn.attention.flex_attention import flex_attention
+
+    x = torch.ones(1, 2, 2, 8)
+    with pytest.raises(IndexError, match="non-zero size"):
+        flex_attention(x, x[:, :, :0], x[:, :, :0])
+    code = (
+        "import torch; from torch.nn.attention.flex_attention import flex_attention; x = torch.ones(1, 2, 2, 8)\n"
+        "torch.compile(flex_attention, dynamic=False)(x[:, :, :0], x, x)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == -signal.SIGFPE
+
+
+def test_torch_softmax_off_the_last_axis() -> None:
+    import torch
+
+    x = torch.tensor([[0.0], [-2.0]], dtype=torch.bfloat16)
+    assert torch.softmax(x, 0)[1, 0].item() == 0.11962890625
+    assert torch.softmax(x.T.contiguous(), 1)[0, 1].item() == 0.119140625
+
+
+def test_jax_pallas_more_queries_than_keys() -> None:
+    import jax.numpy as jnp
+    from jax.experimental.pallas.ops.gpu.attention import mha
+
+    two, one = jnp.ones((1, 2, 1, 16), jnp.float32), jnp.ones((1, 1, 1, 16), jnp.float32)
+    with jax_pallas._narrow_types():
+        assert jnp.isnan(mha(two, one, one, None, causal=True, interpret=True)).all()
+        assert (mha(two, two, two, None, causal=True, interpret=True) == 1.0).all()
+
+
+def test_jax_pallas_64_bit_types() -> None:
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental.pallas.ops.gpu.attention import mha
+
+    x = jnp.ones((1, 2, 1, 16), jnp.float32)
+    with jax.enable_x64(True), pytest.raises(TypeError, match="same dtypes, got int32, int64"):
+        mha(x, x, x, None, causal=True, interpret=True)
+
+
+def test_jax_decode_of_16_bits() -> None:
+    import jax.numpy as jnp
+    from jax.experimental.pallas.ops.gpu.decode_attention import gqa
+
+    q, k = jnp.zeros((1, 1, 16), jnp.float16), jnp.zeros((1, 2048, 1, 16), jnp.float16)
+    with jax_pallas._narrow_types():
+        assert jnp.isinf(gqa(q, k, jnp.full_like(k, 40), interpret=True)).all()
+        assert (gqa(q, k, jnp.full_like(k, 1), interpret=True) == 1.0).all()
+
+
+def test_jax_decode_of_one_key() -> None:
+    import jax.numpy as jnp
+
+    q, k = jnp.zeros((1, 1, 1, 16), jnp.float32), jnp.zeros((1, 32, 1, 16), jnp.float32)
+    out, _ = jax_pallas.decode(q, k, jnp.full_like(k, 4.0), causal=None, kv_lengths=np.array([1]))
+    assert (out == np.float32(4.0) / (np.float32(1.0) + np.finfo(np.float32).eps)).all()
+    assert (out < 4.0).all()
+
+
+def test_jax_tpu_flash_blind_row() -> None:
+    import jax.numpy as jnp
+
+    x = jnp.ones((1, 128, 1, 64), jnp.float32)
+    v = x * jnp.arange(128, dtype=jnp.float32)[None, :, None, None]
+    bias = np.zeros((1, 1, 128, 128), np.float32)
+    bias[0, 0, 0], bias[0, 0, 1, :2] = -np.inf, -np.inf
+    out = np.asarray(jax_pallas.tpu_flash(x, x, v, causal="top_left", bias=jnp.asarray(bias)))[0, :3, 0, 0]
+    assert np.isnan(out[0])
+    assert 64.0 < out[1] < 65.0                                                 # row 1 sees no key, and what it gives are keys 2 to 127
+    assert out[2] == 1.0
+
+
+def test_jax_splash_blind_row() -> None:
+    import jax.numpy as jnp
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    def answer(Lq: int, offset: int) -> Any:
+        q, k = jnp.ones((1, Lq, 64)), jnp.ones((1, 128, 64))
+        mask = masks.MultiHeadMask([masks.CausalMask((Lq, 128), offset)])
+        sizes = kernels.BlockSizes(block_q=128, block_kv=128, block_kv_compute=128)
+        kernel = kernels.make_splash_mha(mask, block_sizes=sizes, interpret=True, head_shards=1, q_seq_shards=1)
+        return np.asarray(kernel(q, k, k * jnp.arange(128.0)[None, :, None]))[0, :, 0]
+
+    with jax_pallas._narrow_types():
+        assert answer(128, -1)[:2].tolist() == [63.5, 0.0]
+        assert np.isnan(answer(256, -128)[:128]).all()

@@ -20,6 +20,10 @@ SECONDS = 25.0
 FORWARD = ("answers", "out_agrees_with_the_oracle", "one_hot_values_show_the_weights", "heads_read_their_own_keys", "inputs_stay_untouched")
 BACKWARD = ("answers", "dq_agrees_with_the_oracle", "dk_agrees_with_the_oracle", "dv_agrees_with_the_oracle", "hidden_keys_get_no_gradient")
 WITH_BIAS = (*BACKWARD, "dbias_agrees_with_the_oracle")
+# Where a call takes a compilation of its own, or an interpreter runs the kernel, few cases are met before the time is over.
+COSTLY = ("answers", "out_agrees_with_the_oracle")
+ROWS = ("answers", "p_agrees_with_the_oracle", "equal_entries_share_exactly", "one_finite_entry_takes_all")
+LOG_SUM_EXP = ("answers", "lse_agrees_with_the_oracle", "nothing_but_minus_infinity_is_empty")
 
 HOLDING = {
     ("torch_sdpa", "attention"): FORWARD,
@@ -35,6 +39,21 @@ HOLDING = {
     ("onnxruntime_mha_bias", "attention"): FORWARD,
     ("onnxruntime_mha_padding", "attention"): FORWARD,
     ("onnx_reference", "attention"): (*FORWARD, "lse_agrees_with_the_oracle"),
+    ("torch_flex", "attention"): (*FORWARD, "lse_agrees_with_the_oracle"),
+    ("torch_flex_compiled", "attention"): COSTLY,
+    ("jax_pallas_mha", "attention"): (*COSTLY, "lse_agrees_with_the_oracle"),
+    ("jax_pallas_mha", "attention_backward"): BACKWARD[:4],
+    ("jax_pallas_decode", "attention"): (*COSTLY, "lse_agrees_with_the_oracle"),
+    ("jax_pallas_tpu_flash", "attention"): COSTLY,
+    ("jax_splash", "attention"): (*COSTLY, "lse_agrees_with_the_oracle"),
+    ("torch_softmax", "softmax"): ROWS,
+    ("torch_softmax_16bit", "softmax"): ROWS,
+    ("jax_softmax", "softmax"): ROWS,
+    ("onnxruntime_softmax", "softmax"): ROWS,
+    ("torch_softmax", "log_sum_exp"): LOG_SUM_EXP,
+    ("torch_softmax_16bit", "log_sum_exp"): LOG_SUM_EXP,
+    ("jax_softmax", "log_sum_exp"): LOG_SUM_EXP,
+    ("onnxruntime_softmax", "log_sum_exp"): LOG_SUM_EXP,
     ("jax", "attention"): (*FORWARD, "lse_agrees_with_the_oracle"),
     ("torch_sdpa", "attention_backward"): WITH_BIAS,
     ("torch_sdpa_16bit", "attention_backward"): WITH_BIAS,
@@ -55,9 +74,9 @@ def test_a_released_library_keeps_the_laws(peer: str, operation: str) -> None:
         assert verdict.worst_ratio <= 1
 
 
-@pytest.mark.parametrize("peer", PEER_MODULES)
+@pytest.mark.parametrize("peer", [peer for peer, module in PEER_MODULES.items() if module != "mlx_sdpa"])
 def test_a_peer_says_which_version_it_is(peer: str) -> None:
-    _, declaration = load(f"peers:{peer}", "attention")
+    _, declaration = load(f"peers:{peer}", "softmax" if PEER_MODULES[peer] == "softmax" else "attention")
     assert declaration.name == peer
     assert any(character.isdigit() for character in declaration.version)
 
