@@ -16,6 +16,7 @@ from oracles.tools.showing import page
 TOP = Path(__file__).parent.parent
 CONTRACT = (TOP / "docs" / "operations.md").read_text()
 README = (TOP / "README.md").read_text()
+CACHES = ["rope", "rope_frequencies", "yarn_mscale", "group_heads", "repeat_heads"]
 
 
 def signature_in_the_contract(name: str) -> str:
@@ -29,7 +30,7 @@ def signature_in_the_code(name: str) -> str:
     return f"{name}{inspect.Signature(parameters)}"
 
 
-@pytest.mark.parametrize("name", [operation.name for operation in OPERATIONS] + ["online_softmax", "memory_traffic"])
+@pytest.mark.parametrize("name", [operation.name for operation in OPERATIONS] + [*CACHES, "online_softmax", "memory_traffic"])
 def test_the_contract_has_the_signature_of_the_oracle(name: str) -> None:
     assert signature_in_the_contract(name) == signature_in_the_code(name)
 
