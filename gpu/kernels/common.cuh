@@ -50,6 +50,11 @@ __device__ __forceinline__ long long scalars_of(const int* offsets, int b, int h
   return offsets == nullptr ? ((long long)b * H + h) * L : (long long)h * L + offsets[b];
 }
 
+// Which row of out goes with a row of lse: the same where batched, (T, H) for (H, T) where packed.
+__device__ __forceinline__ long long out_row(long long lse_row, int H, int L, int packed) {
+  return packed ? lse_row % L * H + lse_row / L : lse_row;
+}
+
 // Rows i0 .. i0 + ROWS - 1 into shared memory as float32, leading dimension `ld`; 0 past `stop` and from column `columns` to C.
 template <int ROWS, int C, int THREADS, typename T>
 __device__ __forceinline__ void load_tile(float* tile, int ld, const T* matrix, Rows rows, int i0, int stop, int columns, int thread) {

@@ -24,7 +24,7 @@ row_delta(const T* __restrict__ out, const T* __restrict__ dout, const float* __
           float* __restrict__ delta, long long rows, int Hq, int Lq, int Dv, int packed) {
   const long long row = (long long)blockIdx.x * WARPS + threadIdx.y;
   if (row >= rows) return;
-  const long long at = (packed ? row % Lq * Hq + row / Lq : row) * Dv;            // lse is (Hq, Tq) where out is (Tq, Hq, Dv)
+  const long long at = out_row(row, Hq, Lq, packed) * Dv;
   float sum = 0.f, largest = 0.f;
   for (int c = threadIdx.x; c < Dv; c += 32) {
     const float o = widen(out[at + c]);
@@ -67,7 +67,7 @@ __device__ __forceinline__ Pair gradient_of_score(const Scores& scores, float do
 }
 
 template <typename T, int C>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 1)
 key_gradient(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const T* __restrict__ dout,
              const float* __restrict__ lse, const float* __restrict__ delta, T* __restrict__ dk, T* __restrict__ dv,
              const int* __restrict__ kv_lengths, const int* __restrict__ cu_q, const int* __restrict__ cu_k, const float* __restrict__ bias,
@@ -152,7 +152,7 @@ key_gradient(const T* __restrict__ q, const T* __restrict__ k, const T* __restri
 }
 
 template <typename T, int C>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 1)
 query_gradient(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const T* __restrict__ dout,
                const float* __restrict__ lse, const float* __restrict__ delta, T* __restrict__ dq, const int* __restrict__ kv_lengths,
                const int* __restrict__ cu_q, const int* __restrict__ cu_k, const float* __restrict__ bias,

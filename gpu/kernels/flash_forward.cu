@@ -18,9 +18,9 @@ __global__ void __launch_bounds__(THREADS)
 flash_forward(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, Out* __restrict__ out, float* __restrict__ lse,
               const float* __restrict__ sinks, const int* __restrict__ kv_lengths, const int* __restrict__ cu_q,
               const int* __restrict__ cu_k, const float* __restrict__ bias, const unsigned char* __restrict__ mask,
-              const unsigned char* __restrict__ kept, const float* __restrict__ slopes, const long long* __restrict__ steps, int Hq, int Hkv,
-              int Lq, int Lk, int D, int Dv, int causal, int left, int right, int splits, long long split_rows, float scale, float softcap,
-              float factor) {
+              const unsigned char* __restrict__ kept, const float* __restrict__ slopes, const long long* __restrict__ steps, int splits,
+              long long split_rows, int Hq, int Hkv, int Lq, int Lk, int D, int Dv, int causal, int left, int right, float scale,
+              float softcap, float factor) {
   constexpr int COLUMNS = C / 32;
   extern __shared__ float shared[];
   float* sQ = shared;                                 // [BM][C]

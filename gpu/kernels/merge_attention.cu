@@ -2,7 +2,8 @@
 //
 //   lse = ln(sum_s e^lse_s),   out = sum_s e^(lse_s - lse) out_s
 //
-// out_a, out_b (rows, Dv) in T, lse (rows) in float32; merge_splits: parts (splits, rows, Dv) and (splits, rows), both float32.
+// out_a, out_b (rows, Dv) in T, lse (rows) in float32; merge_splits: parts (splits, rows, Dv) and (splits, rows), both
+// float32; packed: out is (Tq, Hq, Dv), lse (Hq, Tq), Lq = Tq.
 // A part with lse = -inf adds nothing, whatever its out; only such parts: 0 and -inf. An lse of NaN or +inf makes the row NaN.
 // The parts are added in order, so the answer is the same each time.
 // grid (ceil(rows / 4))   block (32, 4), a warp a row   shared none   budget: 40 registers, 0 spills
@@ -29,9 +30,10 @@ merge_attention(const T* __restrict__ out_a, const float* __restrict__ lse_a, co
 template <typename T>
 __global__ void __launch_bounds__(128)
 merge_splits(const float* __restrict__ outs, const float* __restrict__ lses, T* __restrict__ out, float* __restrict__ lse, int splits,
-             long long rows, int Dv) {
+             long long rows, int Hq, int Lq, int Dv, int packed) {
   const long long row = (long long)blockIdx.x * 4 + threadIdx.y;
   if (row >= rows) return;
+  const long long at = out_row(row, Hq, Lq, packed) * Dv, step = rows * Dv;
   float m = -CUDART_INF_F, l = 0.f;
   for (int s = 0; s < splits; ++s) m = fmaxf(m, lses[s * rows + row]);
   for (int s = 0; s < splits; ++s) {
@@ -42,9 +44,9 @@ merge_splits(const float* __restrict__ outs, const float* __restrict__ lses, T* 
     float o = 0.f;
     for (int s = 0; s < splits; ++s) {
       const float part = lses[s * rows + row];
-      if (part != -CUDART_INF_F) o += expf(part - m) / l * outs[(s * rows + row) * Dv + c];
+      if (part != -CUDART_INF_F) o += expf(part - m) / l * outs[s * step + at + c];
     }
-    narrow(o, &out[row * Dv + c]);
+    narrow(o, &out[at + c]);
   }
   if (threadIdx.x == 0) lse[row] = log_of_sum(m, l);
 }
