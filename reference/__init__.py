@@ -7,16 +7,21 @@ from .flash_attention import flash_attention
 from .flash_attention_backward import flash_attention_backward
 from .float_format import FloatFormat
 from .gqa import group_heads, repeat_heads
+from .kv_cache import KVCache, padded_positions, write_kv
 from .memory_traffic import AttentionTraffic, memory_traffic
+from .mla import mla_attention, mla_attention_absorbed, mla_compress, mla_scale
+from .rms_norm import rms_norm
 from .rope import rope
 from .rope_scaling import rope_frequencies, yarn_mscale
 from .sampling import apply_penalties, filter_probabilities, sample
 from .softmax import log_sum_exp, merge_attention, online_softmax, softmax
+from .swiglu import swiglu
 from .visibility import query_positions, visible_keys
 
 __all__ = [
     "AttentionTraffic",
     "FloatFormat",
+    "KVCache",
     "apply_penalties",
     "attention",
     "attention_backward",
@@ -30,14 +35,22 @@ __all__ = [
     "log_sum_exp",
     "memory_traffic",
     "merge_attention",
+    "mla_attention",
+    "mla_attention_absorbed",
+    "mla_compress",
+    "mla_scale",
     "online_softmax",
+    "padded_positions",
     "query_positions",
     "repeat_heads",
+    "rms_norm",
     "rope",
     "rope_frequencies",
     "sample",
     "softmax",
     "softmax_over_visible",
+    "swiglu",
     "visible_keys",
+    "write_kv",
     "yarn_mscale",
 ]
