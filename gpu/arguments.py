@@ -108,10 +108,10 @@ def integers(name: str, x: Any, *, least: int, most: int, shape: tuple[int, ...]
 
 def offsets(name: str, cu: Any, total: int) -> NDArray[np.int32]:
     """(n + 1,) offsets on the host: 0 first, never falling, `total` last."""
-    cu = integers(name, cu, least=0, most=total)
-    if cu.ndim != 1 or cu.size == 0 or cu[0] != 0 or cu[-1] != total or (np.diff(cu) < 0).any():
-        raise ValueError(f"{name}: got {cu.tolist()}; want offsets that start at 0, never fall and end at {total}")
-    return cu
+    whole: NDArray[np.int32] = integers(name, cu, least=0, most=total)
+    if whole.ndim != 1 or whole.size == 0 or whole[0] != 0 or whole[-1] != total or (np.diff(whole) < 0).any():
+        raise ValueError(f"{name}: got {whole.tolist()}; want offsets that start at 0, never fall and end at {total}")
+    return whole
 
 
 def broadcast_steps(name: str, x: Any, shape: tuple[int, ...]) -> list[int]:

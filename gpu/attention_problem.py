@@ -14,7 +14,7 @@ from .launching import Launcher
 
 QUERIES_A_BLOCK, KEYS_A_BLOCK = 16, 32                                          # BM and BN of kernels/attention.cuh
 BLOCK, FLOAT = (32, 4), 4                                                       # threads; bytes
-PADDED = (32, 64, 128, 256)                                                     # instances of the kernels: columns of a tile
+PADDED = (64, 128, 256)                                                         # instances of the kernels: columns of a tile
 
 
 @dataclass(frozen=True)

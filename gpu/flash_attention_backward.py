@@ -54,7 +54,7 @@ def _backward(problem: Problem, out_shape: tuple[int, ...], lse_shape: tuple[int
         given[name] = arguments.floats(name, given[name], out_shape, like=given["q"])
     lse = arguments.floats("lse", lse, lse_shape)
     run = Launcher(backend, **given, lse=lse)
-    cpp, C, dtype, (Lq, _) = cpp_type(given["q"]), problem.padded, problem.dtype, problem.lengths
+    cpp, C, dtype, Lq, (longest_q, longest_k) = cpp_type(given["q"]), problem.padded, problem.dtype, problem.lengths[0], problem.longest
     q, k, v, out, dout = (run.take(given[name]) for name in ("q", "k", "v", "out", "dout"))
     lse, delta = run.take(lse, "float32"), run.new(lse_shape, "float32")
     sinks = None if problem.sinks is None else run.take(problem.sinks, "float32")
@@ -63,9 +63,9 @@ def _backward(problem: Problem, out_shape: tuple[int, ...], lse_shape: tuple[int
     dq, dk, dv = (run.new(given[name].shape, dtype) for name in ("q", "k", "v"))
     common = [*problem.arrays(run), *problem.numbers]
     tiles = 32 * C + 64 * (C + 1)                                               # of q, dout, k and v
-    run.launch(SOURCE, f"key_gradient<{cpp}, {C}>", (ceil_div(problem.longest[1], KEYS_A_BLOCK), problem.heads[1], problem.sequences), BLOCK,
+    run.launch(SOURCE, f"key_gradient<{cpp}, {C}>", (ceil_div(longest_k, KEYS_A_BLOCK), problem.heads[1], problem.sequences), BLOCK,
                [q, k, v, dout, lse, delta, dk, dv, *common], shared_mem=FLOAT * (tiles + 2 * 512 + 16), outputs=("dk", "dv"))
-    run.launch(SOURCE, f"query_gradient<{cpp}, {C}>", (ceil_div(problem.longest_q, QUERIES_A_BLOCK), problem.Hq, problem.sequences), BLOCK,
+    run.launch(SOURCE, f"query_gradient<{cpp}, {C}>", (ceil_div(longest_q, QUERIES_A_BLOCK), problem.Hq, problem.sequences), BLOCK,
                [q, k, v, dout, lse, delta, dq, *common], shared_mem=FLOAT * (tiles + 512), outputs=("dq",))
     gradients = {"dq": run.give(dq, dtype), "dk": run.give(dk, dtype), "dv": run.give(dv, dtype)}
     if sinks is not None:

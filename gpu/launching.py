@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from .kernel import KERNELS, Kernel, Schedule
+from .kernel import KERNELS, Kernel, Schedule, device
 
 # Formats of the ports: the name of the dtype, and what C++ calls it.
 CPP_TYPES = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
@@ -60,7 +59,7 @@ class Launcher:
             raise ValueError(f"{', '.join(sorted(set(arrays) - self.from_cupy))}: got NumPy beside CuPy arrays; want one library")
         if self.backend.name == "emulated" and self.from_cupy:
             raise ValueError(f"{', '.join(sorted(self.from_cupy))}: got CuPy arrays; want NumPy arrays for backend='emulated'")
-        self.library: Any = np if self.backend.name == "emulated" else _cupy_with_a_device()
+        self.library: Any = np if self.backend.name == "emulated" else device()
 
     def take(self, x: Any, dtype: str | None = None) -> Any:
         """x, contiguous, where the kernels run, in a dtype if one is asked for. bfloat16 from NumPy travels as its bits."""
@@ -73,8 +72,8 @@ class Launcher:
 
     def new(self, shape: Sequence[int], dtype: str, fill: float | None = None) -> Any:
         """A new array where the kernels run; its content is open unless a fill is given."""
-        bits = dtype if dtype != "bfloat16" or self.from_cupy else ("uint16" if self.library is not np else dtype)
-        kind = getattr(ml_dtypes, "bfloat16") if bits == "bfloat16" else np.dtype(bits)
+        as_bits = dtype == "bfloat16" and self.library is not np and not self.from_cupy
+        kind = np.dtype(np.uint16) if as_bits else np.dtype(getattr(ml_dtypes, dtype, dtype))
         if fill is None:
             return self.library.empty(tuple(shape), kind)
         return self.library.full(tuple(shape), fill, kind)
@@ -97,17 +96,6 @@ class Launcher:
         kernel = _kernel(self.backend.kernels / source, name, shared_mem)
         kernel(grid, block, args, shared_mem=shared_mem, backend=self.backend.name, schedule=self.backend.schedule,
                check=self.backend.check, outputs=outputs)
-
-
-def _cupy_with_a_device() -> Any:
-    instead = "to emulate the kernel on the CPU: backend='emulated' with NumPy arrays (pip install 'oracles[emulate]')"
-    try:
-        cupy = importlib.import_module("cupy")
-    except ImportError:
-        raise RuntimeError(f"backend 'cuda': CuPy is not installed (pip install 'oracles[cuda]'); {instead}") from None
-    if not cupy.cuda.is_available():
-        raise RuntimeError(f"backend 'cuda': there is no CUDA device here; {instead}")
-    return cupy
 
 
 def ceil_div(n: int, d: int) -> int:

@@ -15,6 +15,8 @@
 //                  grid (ceil(Lq / 16), Hq, B)   block (32, 4)
 //                  shared 32 C + 64 (C + 1) + 512 floats: 26.6 KB at C = 64, 51.3 KB at 128, 100.3 KB at 256 (opt in above 48)
 // What a query does not see is not multiplied: NaN and inf behind a mask never matter.   budget: 255 registers, 0 spills
+// instances: row_delta<float|__half|__nv_bfloat16>, key_gradient<float|__half|__nv_bfloat16, 64|128|256>,
+//   query_gradient<float|__half|__nv_bfloat16, 64|128|256>
 // Source: Dao 2023 (arXiv 2307.08691), algorithm 2; one pass for each of dK, dV and dQ instead of atomics on dQ.
 #include "attention.cuh"
 

@@ -10,6 +10,8 @@
 // writes float32 parts (splits, ...) for merge_splits; the sink goes to the first.
 // grid (ceil(Lq / 16), Hq, B splits)   block (32, 4), a lane a key, then a lane a column   budget: 128 registers, 0 spills
 // shared 16 C + 32 (C + 1) + 32 C + 512 floats: 22.6 KB at C = 64, 43.2 KB at 128, 84.2 KB at 256 (opt in above 48)
+// instances: flash_forward<float, float, 64|128|256>, flash_forward<__half, __half|float, 64|128|256>,
+//   flash_forward<__nv_bfloat16, __nv_bfloat16|float, 64|128|256>
 // Source: Dao 2023 (arXiv 2307.08691), algorithm 1; splits: Dao et al. 2023, Flash-Decoding.
 #include "attention.cuh"
 

@@ -7,6 +7,7 @@
 // mma.sync m16n8k16 for each pair of 8 columns. Rows are padded by 8 elements, so that ldmatrix meets no bank conflict.
 // grid (ceil(N / 64), ceil(M / 64))   block (128)   shared 4 * 64 * (BK + 8) * 2 bytes: 20 KB at BK = 32
 // budget: 128 registers, 0 spills
+// instances: matmul_bf16<32>
 // Source: PTX ISA, mma.m16n8k16 and ldmatrix; the tiling is that of any CUTLASS tutorial.
 #include "common.cuh"
 #include "ptx.cuh"

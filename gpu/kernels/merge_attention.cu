@@ -7,6 +7,7 @@
 // A part with lse = -inf adds nothing, whatever its out; only such parts: 0 and -inf. An lse of NaN or +inf makes the row NaN.
 // The parts are added in order, so the answer is the same each time.
 // grid (ceil(rows / 4))   block (32, 4), a warp a row   shared none   budget: 40 registers, 0 spills
+// instances: merge_attention<float|__half|__nv_bfloat16>, merge_splits<float|__half|__nv_bfloat16>
 // Source: Milakov and Gimelshein 2018 (arXiv 1805.02867), section 3.1.
 #include "common.cuh"
 
