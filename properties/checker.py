@@ -21,8 +21,8 @@ from .run import Failure, Run, Tally, begin, judge_one, random_cases, recipes_of
 from .subjects import Subject, open_subject
 from .trial import Trial
 
-SHRINK_SECONDS = 12.0                                                           # for one law
-ALL_SHRINK_SECONDS = 45.0
+SHRINK_SECONDS = 30.0                                                           # for one law
+ALL_SHRINK_SECONDS = 120.0
 
 
 def check(
@@ -104,7 +104,8 @@ def _verdict(run: Run, tally: Tally, folder: Path | None, seconds: float) -> Ver
     if tally.failure is not None:
         return _failed(run, tally, tally.failure, folder, seconds)
     if tally.compared:
-        return Verdict(name, HELD, tally.silence, tally.cases, tally.compared, tally.left_out, tally.worst_ratio, tally.worst_at)
+        return Verdict(name, HELD, tally.silence, tally.cases, tally.compared, tally.left_out, tally.worst_ratio, tally.worst_at,
+                       warning=tally.warning)  # fmt: skip
     if run.stopped:
         return Verdict(name, ERROR, f"nothing was judged: {run.stopped}")
     if tally.silence:

@@ -105,6 +105,7 @@ def _repro(operation: Operation, subject: Subject, law: Law, case: Case, judgeme
     declaration = subject.declaration
     arithmetic = declaration.arithmetic.resolve(operation.input_format(case))
     other = judgement.evidence.other
+    judged = other if other is not None and judgement.evidence.of_other else case
     settings = {
         "kernel": kernel, "operation": operation.name, "law": law.name, "layout": declaration.layout, "framework": declaration.framework,
         "rename": dict(declaration.rename), "by_position": declaration.by_position, "causal_is_boolean": declaration.causal_is_boolean,
@@ -113,7 +114,8 @@ def _repro(operation: Operation, subject: Subject, law: Law, case: Case, judgeme
         "required": list(operation.signature.required), "results": list(operation.signature.results),
         "laid_out": list(operation.signature.laid_out),
         "dtypes": {name: result_format(name, arithmetic) for name in operation.signature.results},
-        "shapes": {name: list(value.shape) for name, value in operation.answer(case, declaration.conventions).items()},
+        "shapes": {name: list(value.shape) for name, value in operation.answer(judged, declaration.conventions).items()},
+        "of_other": judgement.evidence.of_other,
         "other_options": None if other is None else _plain(dict(other.options)),
         "other_strides": None if other is None else {name: in_elements(array) for name, array in other.arrays.items()},
         "seconds": 60,

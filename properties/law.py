@@ -21,12 +21,14 @@ class Evidence:
 
     wanted, allowed   result name -> what the result must be, and within what
     other, equal      a second case, and the elements in which both results must be bitwise equal
+    of_other          `wanted` and `allowed` speak of the second case: it is that call which is wrong
     """
 
     wanted: Mapping[str, Float64] = field(default_factory=dict)
     allowed: Mapping[str, Float64] = field(default_factory=dict)
     other: Case | None = None
     equal: Mapping[str, Array] = field(default_factory=dict)
+    of_other: bool = False
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ class Verdict:
     worst_ratio     largest error / allowed; worst_at: where it was
     counterexample  the folder of the failure, or None
     case            the failing case in one line
+    warning         what a reader should know although the law held
     hint            what kind of fault it looks like: a help for people, never part of the verdict
     """
 
@@ -35,6 +36,7 @@ class Verdict:
     counterexample: str | None = None
     case: str = ""
     hint: str = ""
+    warning: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """JSON has no infinity: `worst_ratio` is null and `worst_ratio_infinite` true where no error was allowed at all."""
@@ -42,7 +44,7 @@ class Verdict:
         return {
             "law": self.law, "status": self.status, "reason": self.reason, "cases": self.cases, "compared": self.compared,
             "left_out": self.left_out, "worst_ratio": None if infinite else self.worst_ratio, "worst_ratio_infinite": infinite,
-            "worst_at": self.worst_at, "counterexample": self.counterexample, "case": self.case, "hint": self.hint,
+            "worst_at": self.worst_at, "counterexample": self.counterexample, "case": self.case, "hint": self.hint, "warning": self.warning,
         }  # fmt: skip
 
 

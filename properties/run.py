@@ -47,6 +47,7 @@ class Tally:
     worst_ratio: float = 0.0
     worst_at: str = ""
     silence: str = ""
+    warning: str = ""
     failure: Failure | None = None
     broken: str = ""
 
@@ -59,6 +60,7 @@ class Tally:
             self.silence = judgement.reason or self.silence
             return
         self.cases += 1
+        self.warning = self.warning or judgement.warning
         self.compared += judgement.compared
         self.left_out += judgement.left_out
         if judgement.worst_ratio > self.worst_ratio or not self.worst_at:

@@ -36,6 +36,7 @@ def report_view(report: Report) -> Group:
                 parts.append(Text(f"  on {verdict.case}"))
             if verdict.counterexample:
                 parts.append(Text(f"  again: python {verdict.counterexample}/repro.py, or oracles replay {verdict.counterexample}"))
+    parts += [Text(f"warning: {v.law}: {v.warning}", "yellow") for v in report.verdicts if v.warning]
     unbound = [f"{v.law}: {v.reason}" for v in report.verdicts if v.status == NOT_COVERED]
     if unbound or report.not_covered:
         parts.append(Text("not covered", "dim"))

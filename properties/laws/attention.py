@@ -7,6 +7,7 @@ import numpy as np
 from ..case import Case
 from ..law import NOTHING, Judgement, Law, law, within
 from ..trial import Trial
+from .attention_noise import errors_stay_at_the_noise_floor
 from .attention_probes import (
     equal_scores_average_exactly,
     four_times_q_and_a_quarter_of_the_scale_change_no_bit,
@@ -131,6 +132,7 @@ ATTENTION_LAWS: tuple[Law, ...] = (
     what_comes_later_changes_no_earlier_bit,
     four_times_q_and_a_quarter_of_the_scale_change_no_bit,
     *ATTENTION_RELATIONS,
+    errors_stay_at_the_noise_floor,
     strides_are_respected,
     inputs_stay_untouched,
     buffers_are_fully_written,

@@ -14,6 +14,7 @@ from .every_operation import (
     answers,
     buffers_are_fully_written,
     inputs_stay_untouched,
+    pinned,
     repeats_give_the_same_bits,
     same_bits,
     strides_are_respected,
@@ -122,7 +123,8 @@ def key_gradients_sum_to_zero(trial: Trial) -> Judgement:
         return NOTHING
     total = {"dk": np.asarray(trial.answer["dk"], np.float64).sum(axis=2)}
     allowed = trial.allowed["dk"].sum(axis=2)
-    return within(total, {"dk": np.where(np.isfinite(trial.wanted["dk"]).all(axis=2), 0.0, np.nan)}, {"dk": allowed})
+    zero = np.where(np.isfinite(trial.wanted["dk"]).all(axis=2), 0.0, np.nan)
+    return pinned(within(total, {"dk": zero}, {"dk": allowed}), trial)
 
 
 @law(prepare=_two_items, every=4)
@@ -136,7 +138,7 @@ def each_item_of_a_batch_has_its_own_gradients(trial: Trial) -> Judgement:
     if not names or not all(part.answer for part in alone):
         return NOTHING
     wanted = {name: np.concatenate([np.asarray(part.answer[name], np.float64) for part in alone]) for name in names}
-    return fits(trial, wanted, {name: np.concatenate([part.allowed[name] for part in alone]) for name in names})
+    return fits(trial, wanted, {name: np.concatenate([part.allowed[name] for part in alone]) for name in names}, *alone)
 
 
 def _grouped(case: Case) -> Case | None:
@@ -160,7 +162,7 @@ def grouped_gradients_are_sums_over_the_group(trial: Trial) -> Judgement:
         return np.stack([np.asarray(x, np.float64)[:, member[h] > 0].sum(axis=1) for h in range(Hkv)], axis=1)
 
     wanted = {name: over_the_group(other.answer[name]) for name in names}
-    return fits(trial, wanted, {name: over_the_group(other.allowed[name]) for name in names}) if names else NOTHING
+    return fits(trial, wanted, {name: over_the_group(other.allowed[name]) for name in names}, other) if names else NOTHING
 
 
 ATTENTION_BACKWARD_LAWS: tuple[Law, ...] = (

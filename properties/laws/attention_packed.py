@@ -14,6 +14,7 @@ from .every_operation import (
     answers,
     buffers_are_fully_written,
     inputs_stay_untouched,
+    pinned,
     promised,
     repeats_give_the_same_bits,
     same_bits,
@@ -63,7 +64,8 @@ def a_sequence_alone_is_the_same(trial: Trial) -> Judgement:
         return NOTHING
     cut = {"out": trial.answer["out"][rows], "lse": trial.answer["lse"][:, rows]}
     allowed = {"out": alone.allowed["out"] + trial.allowed["out"][rows], "lse": alone.allowed["lse"] + trial.allowed["lse"][:, rows]}
-    return within(cut, {name: np.asarray(got, np.float64) for name, got in alone.answer.items()}, allowed)
+    judged = within(cut, {name: np.asarray(got, np.float64) for name, got in alone.answer.items()}, allowed)
+    return pinned(judged, trial, alone)
 
 
 @law(prepare=_several_sequences, every=3)

@@ -12,6 +12,7 @@ from ..law import NOTHING, Judgement, Law, law, within
 from ..safetensors_file import Array
 from ..trial import Trial
 from .attention_terms import is_empty, like, sizes, visible, without
+from .every_operation import pinned
 
 PLACED = ("window", "alibi_slopes", "kv_lengths")                               # with causal, what gives keys a place in the sequence
 ALONG_KEYS = ("bias", "mask", "dropout_mask")
@@ -22,14 +23,14 @@ def widened(trial: Trial) -> dict[str, Float64]:
     return {name: np.asarray(got, np.float64) for name, got in trial.answer.items()}
 
 
-def fits(trial: Trial, wanted: dict[str, Float64], allowed: dict[str, Float64]) -> Judgement:
-    """The judgement that the answer is what the other call says, within the bounds of both. Not-a-number proves nothing here."""
+def fits(trial: Trial, wanted: dict[str, Float64], allowed: dict[str, Float64], *others: Trial) -> Judgement:
+    """The judgement that the answer is what the other calls say, within the bounds of all. Not-a-number proves nothing here."""
     named = [name for name in wanted if name in trial.answer]
     slack = {}
     for name in named:
         told = np.isfinite(wanted[name]) | np.isneginf(wanted[name])
         slack[name] = np.where(told, trial.allowed[name] + allowed[name], np.inf)
-    return within(trial.answer, {name: wanted[name] for name in named}, slack)
+    return pinned(within(trial.answer, {name: wanted[name] for name in named}, slack), trial, *others)
 
 
 def _all_seen(case: Case, *names: str) -> Case:
@@ -65,7 +66,7 @@ def adding_one_vector_to_all_keys_changes_nothing(trial: Trial) -> Judgement:
     other = trial.on(case.with_arrays(k=like(case.arrays["k"], case.arrays["k"].astype(np.float64) + shift)))
     if not trial.answer or not other.answer:
         return NOTHING
-    return fits(trial, _moved(case, widened(other), shift), other.allowed)
+    return fits(trial, _moved(case, widened(other), shift), other.allowed, other)
 
 
 def _moved(case: Case, answer: dict[str, Float64], shift: Float64) -> dict[str, Float64]:
@@ -101,7 +102,7 @@ def the_order_of_keys_does_not_matter(trial: Trial) -> Judgement:
     Lk = trial.case.arrays["k"].shape[2]
     order = np.random.default_rng(int(trial.case.hash, 16)).permutation(Lk)
     other = trial.on(_take_keys(trial.case, order))
-    return fits(trial, widened(other), other.allowed) if trial.answer and other.answer else NOTHING
+    return fits(trial, widened(other), other.allowed, other) if trial.answer and other.answer else NOTHING
 
 
 @law(prepare=_permutable, every=7)
@@ -130,7 +131,8 @@ def two_parts_merge_into_the_whole(trial: Trial) -> Judgement:
         moved = (slip * np.exp(slip) * w_a * w_b)[..., None]
         allowed = (w_a[..., None] + moved) * first.allowed["out"] + (w_b[..., None] + moved) * second.allowed["out"]
         allowed = np.nan_to_num(allowed + moved * np.abs(a["out"] - b["out"]), nan=np.inf)
-    return fits(trial, {"out": out, "lse": lse}, {"out": allowed, "lse": np.maximum(first.allowed["lse"], second.allowed["lse"])})
+    lse_allowed = np.maximum(first.allowed["lse"], second.allowed["lse"])
+    return fits(trial, {"out": out, "lse": lse}, {"out": allowed, "lse": lse_allowed}, first, second)
 
 
 def _plain_average(case: Case) -> Case | None:
@@ -155,7 +157,7 @@ def outputs_lie_among_the_values(trial: Trial) -> Judgement:
     low, high = np.where(seen, v, np.inf).min(axis=3), np.where(seen, v, -np.inf).max(axis=3)
     some = seen.any(axis=3)
     wanted = np.where(some, np.clip(np.asarray(trial.answer["out"], np.float64), low, high), 0.0)
-    return within(trial.answer, {"out": wanted}, {"out": np.where(some, trial.allowed["out"], np.inf)})
+    return pinned(within(trial.answer, {"out": wanted}, {"out": np.where(some, trial.allowed["out"], np.inf)}), trial)
 
 
 def _integer_values(case: Case) -> Case | None:
@@ -179,7 +181,7 @@ def outputs_are_linear_in_the_values(trial: Trial) -> Judgement:
     if "out" not in trial.answer or not all("out" in part.answer for part in parts):
         return NOTHING
     difference = widened(parts[1])["out"] - widened(parts[0])["out"]
-    return fits(trial, {"out": difference}, {"out": parts[0].allowed["out"] + parts[1].allowed["out"]})
+    return fits(trial, {"out": difference}, {"out": parts[0].allowed["out"] + parts[1].allowed["out"]}, *parts)
 
 
 def _in_chunks(case: Case) -> Case | None:
@@ -211,7 +213,7 @@ def the_last_queries_alone_are_the_same(trial: Trial) -> Judgement:
         wanted[name] = full
         allowed[name] = np.full(full.shape, np.inf)
         allowed[name][:, :, start:] = other.allowed[name]
-    return fits(trial, wanted, allowed)
+    return fits(trial, wanted, allowed, other)
 
 
 def _several_items(case: Case) -> Case | None:
@@ -233,7 +235,7 @@ def each_item_of_a_batch_stands_alone(trial: Trial) -> Judgement:
     if not trial.answer or not all(part.answer for part in alone):
         return NOTHING
     wanted = {name: np.concatenate([widened(part)[name] for part in alone]) for name in trial.answer}
-    return fits(trial, wanted, {name: np.concatenate([part.allowed[name] for part in alone]) for name in wanted})
+    return fits(trial, wanted, {name: np.concatenate([part.allowed[name] for part in alone]) for name in wanted}, *alone)
 
 
 def _no_sinks(case: Case) -> Case | None:
@@ -251,7 +253,8 @@ def every_key_twice_weighs_the_same(trial: Trial) -> Judgement:
     other = trial.on(_take_keys(trial.case, np.repeat(np.arange(Lk), 2)))
     if not trial.answer or not other.answer:
         return NOTHING
-    return fits(trial, {name: value - np.log(2.0) if name == "lse" else value for name, value in widened(other).items()}, other.allowed)
+    halved = {name: value - np.log(2.0) if name == "lse" else value for name, value in widened(other).items()}
+    return fits(trial, halved, other.allowed, other)
 
 
 def _grouped(case: Case) -> Case | None:
@@ -268,7 +271,7 @@ def grouped_heads_are_repeated_heads(trial: Trial) -> Judgement:
     Hq, Hkv = case.arrays["q"].shape[1], case.arrays["k"].shape[1]
     heads = np.arange(Hq) % Hkv if trial.conventions["head_map"] == "interleaved" else np.arange(Hq) // (Hq // Hkv)
     other = trial.on(case.with_arrays(k=case.arrays["k"][:, heads], v=case.arrays["v"][:, heads]))
-    return fits(trial, widened(other), other.allowed) if trial.answer and other.answer else NOTHING
+    return fits(trial, widened(other), other.allowed, other) if trial.answer and other.answer else NOTHING
 
 
 def _windowed(case: Case) -> Case | None:
@@ -299,7 +302,7 @@ def each_row_sees_its_number_of_keys(trial: Trial) -> Judgement:
     if len(wrong):
         place = f"out[{','.join(map(str, wrong[0]))}]"
         reason = f"{place} weighs {got[tuple(wrong[0])]} of the keys shown; it sees {wanted[tuple(wrong[0])]} of them"
-        return Judgement(got.size, worst_ratio=np.inf, worst_at=place, failed=True, reason=reason)
+        return pinned(Judgement(got.size, worst_ratio=np.inf, worst_at=place, failed=True, reason=reason), trial)
     return Judgement(compared=got.size)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -109,6 +110,21 @@ def repeats_give_the_same_bits(trial: Trial) -> Judgement:
         if trial.answer and not trial.repeats():
             return Judgement(compared=1, worst_ratio=np.inf, failed=True, reason="a second run on the same input gave other bits")
     return Judgement(compared=sum(got.size for got in trial.answer.values()))
+
+
+def pinned(judgement: Judgement, trial: Trial, *others: Trial) -> Judgement:
+    """A broken relation with evidence that stands by itself: the call of the two that is itself wrong, and what the oracle says of it.
+
+    Where two answers do not fit together within the sum of their bounds, at least one of them is outside its own; what the other
+    call of a faulty subject answered is no lasting measure.
+    """
+    if not judgement.failed:
+        return judgement
+    for one in (trial, *others):
+        if one.answer and within(one.answer, one.wanted, one.allowed).failed:
+            own = one is trial
+            return replace(judgement, evidence=Evidence(one.wanted, one.allowed, None if own else one.case, of_other=not own))
+    return judgement
 
 
 def same_bits(trial: Trial, other: Trial, equal: dict[str, Array]) -> Judgement:

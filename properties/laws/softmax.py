@@ -12,6 +12,7 @@ from .every_operation import (
     answers,
     buffers_are_fully_written,
     inputs_stay_untouched,
+    pinned,
     repeats_give_the_same_bits,
     strides_are_respected,
 )
@@ -108,7 +109,9 @@ def three_parts_merge_in_any_order(trial: Trial) -> Judgement:
         return NOTHING
     right = trial.on(trial.case.with_arrays(**dict(zip(names, (*a, right_inner.answer["out"], right_inner.answer["lse"])))))
     judged = within(left.answer, left.wanted, left.allowed)
-    return judged if judged.failed or not right.answer else within(right.answer, right.wanted, right.allowed)
+    if not judged.failed and right.answer:
+        judged = within(right.answer, right.wanted, right.allowed)
+    return pinned(judged, trial, left, right_inner, right)
 
 
 _COMMON: tuple[Law, ...] = (strides_are_respected, inputs_stay_untouched, buffers_are_fully_written, repeats_give_the_same_bits)
