@@ -1,0 +1,103 @@
+"""Our CUDA ports as declared subjects, run by the emulator on NumPy arrays: `oracles check gpu:… --emulate` looks here.
+
+Head sizes are those of the narrowest instance of each kernel, so that building and emulating stays cheap. float64 is not covered: the
+kernels compute in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oracles.gpu import flash_attention as forward
+from oracles.gpu import flash_attention_backward as backward
+from oracles.gpu import merge_attention as merge
+from oracles.gpu import softmax as rows
+from oracles.properties import Arithmetic, subject
+
+FORMATS = ("float32", "float16", "bfloat16")
+ALIGNMENTS = (None, "bottom_right", "top_left")
+HEAD_DIMS = (1, 5, 16, 40, 64)
+# expf, logf and tanhf of the CUDA C++ Programming Guide are within 2 ulp, 4 units of roundoff.
+ARITHMETIC = Arithmetic(exp_ulps=4.0, log_ulps=4.0, tanh_ulps=4.0, tile_min=32)
+IGNORED = {"nonfinite_behind_mask": "ignored"}
+EMULATED = "emulated"
+
+
+@subject("softmax", arithmetic=ARITHMETIC, dtypes=FORMATS, promises=["deterministic"])
+def softmax(x: Any, *, axis: int = -1) -> Any:
+    """kernels/softmax.cu."""
+    return rows.softmax(x, axis=axis, backend=EMULATED)
+
+
+@subject("log_sum_exp", arithmetic=ARITHMETIC, dtypes=FORMATS, promises=["deterministic"])
+def log_sum_exp(x: Any, *, axis: int = -1) -> Any:
+    """kernels/softmax.cu, its other output."""
+    return rows.log_sum_exp(x, axis=axis, backend=EMULATED)
+
+
+@subject("merge_attention", arithmetic=ARITHMETIC, dtypes=FORMATS, promises=["deterministic"])
+def merge_attention(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any) -> Any:
+    """kernels/merge_attention.cu."""
+    return merge.merge_attention(out_a, lse_a, out_b, lse_b, backend=EMULATED)
+
+
+@subject("attention", arithmetic=ARITHMETIC, dtypes=FORMATS, causal=ALIGNMENTS, head_dims=HEAD_DIMS, conventions=IGNORED,
+         promises=["deterministic", "batch_invariant", "validates_input"])
+def flash_attention(q: Any, k: Any, v: Any, *, causal: Any, window: Any = None, scale: Any = None, softcap: Any = None, bias: Any = None,
+                    mask: Any = None, kv_lengths: Any = None, sinks: Any = None, alibi_slopes: Any = None, dropout_mask: Any = None,
+                    dropout_p: Any = 0.0) -> Any:
+    """kernels/flash_forward.cu, one block for all keys of a query."""
+    return forward.flash_attention(q, k, v, causal=causal, window=window, scale=scale, softcap=softcap, bias=bias, mask=mask,
+                                   kv_lengths=kv_lengths, sinks=sinks, alibi_slopes=alibi_slopes, dropout_mask=dropout_mask,
+                                   dropout_p=dropout_p, backend=EMULATED)
+
+
+@subject("attention", arithmetic=Arithmetic(tile_min=32, merges_lse=True), dtypes=FORMATS, causal=ALIGNMENTS, head_dims=(64,),
+         conventions=IGNORED, promises=["deterministic", "batch_invariant"])
+def flash_attention_split(q: Any, k: Any, v: Any, *, causal: Any, window: Any = None, scale: Any = None, softcap: Any = None,
+                          bias: Any = None, mask: Any = None, kv_lengths: Any = None, sinks: Any = None, alibi_slopes: Any = None,
+                          dropout_mask: Any = None, dropout_p: Any = 0.0) -> Any:
+    """kernels/flash_forward.cu with the keys in three shares, and kernels/merge_attention.cu."""
+    return forward.flash_attention(q, k, v, causal=causal, window=window, scale=scale, softcap=softcap, bias=bias, mask=mask,
+                                   kv_lengths=kv_lengths, sinks=sinks, alibi_slopes=alibi_slopes, dropout_mask=dropout_mask,
+                                   dropout_p=dropout_p, splits=3, backend=EMULATED)
+
+
+@subject("attention_backward", arithmetic=ARITHMETIC, dtypes=FORMATS, causal=ALIGNMENTS, head_dims=(5, 16, 40), promises=["deterministic"])
+def flash_attention_backward(q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, *, causal: Any, window: Any = None, scale: Any = None,
+                             softcap: Any = None, mask: Any = None, kv_lengths: Any = None, sinks: Any = None, alibi_slopes: Any = None,
+                             dropout_mask: Any = None, dropout_p: Any = 0.0) -> Any:
+    """kernels/flash_backward.cu; it takes no bias."""
+    return backward.flash_attention_backward(q, k, v, out, lse, dout, causal=causal, window=window, scale=scale, softcap=softcap,
+                                             mask=mask, kv_lengths=kv_lengths, sinks=sinks, alibi_slopes=alibi_slopes,
+                                             dropout_mask=dropout_mask, dropout_p=dropout_p, backend=EMULATED)
+
+
+@subject("attention_packed", arithmetic=ARITHMETIC, dtypes=FORMATS, causal=ALIGNMENTS, head_dims=HEAD_DIMS,
+         promises=["deterministic", "batch_invariant", "validates_input"])
+def flash_attention_packed(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, *, causal: Any, window: Any = None, scale: Any = None,
+                           softcap: Any = None) -> Any:
+    """kernels/flash_forward.cu on packed sequences."""
+    return forward.flash_attention_packed(q, k, v, cu_q, cu_k, causal=causal, window=window, scale=scale, softcap=softcap,
+                                          backend=EMULATED)
+
+
+@subject("attention_packed_backward", arithmetic=ARITHMETIC, dtypes=FORMATS, causal=ALIGNMENTS, head_dims=(5, 16, 40),
+         promises=["deterministic"])
+def flash_attention_packed_backward(q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, cu_q: Any, cu_k: Any, *, causal: Any,
+                                    window: Any = None, scale: Any = None, softcap: Any = None) -> Any:
+    """kernels/flash_backward.cu on packed sequences."""
+    return backward.flash_attention_packed_backward(q, k, v, out, lse, dout, cu_q, cu_k, causal=causal, window=window, scale=scale,
+                                                    softcap=softcap, backend=EMULATED)
+
+
+GPU_PORTS: tuple[tuple[str, str], ...] = (
+    ("softmax", "oracles.tools.gpu_ports:softmax"),
+    ("log_sum_exp", "oracles.tools.gpu_ports:log_sum_exp"),
+    ("merge_attention", "oracles.tools.gpu_ports:merge_attention"),
+    ("attention", "oracles.tools.gpu_ports:flash_attention"),
+    ("attention", "oracles.tools.gpu_ports:flash_attention_split"),
+    ("attention_backward", "oracles.tools.gpu_ports:flash_attention_backward"),
+    ("attention_packed", "oracles.tools.gpu_ports:flash_attention_packed"),
+    ("attention_packed_backward", "oracles.tools.gpu_ports:flash_attention_packed_backward"),
+)
