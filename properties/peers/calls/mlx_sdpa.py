@@ -5,6 +5,7 @@ Nothing but NumPy and MLX is imported, MLX inside the functions, so that this fi
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,7 @@ def _triangle(q: Any, k: Any) -> Any:
 
 
 def _run(q: Any, k: Any, v: Any, scale: Any, mask: Any, sinks: Any) -> Any:
-    import mlx.core as mx
-
+    mx: Any = import_module("mlx.core")
     with mx.stream(mx.cpu):
         q_, k_, v_ = (mx.array(np.ascontiguousarray(x)) for x in (q, k, v))
         seen = mask if mask is None or isinstance(mask, str) else mx.array(np.ascontiguousarray(mask))

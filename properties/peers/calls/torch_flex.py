@@ -12,8 +12,10 @@ from typing import Any
 def attention_eager(q: Any, k: Any, v: Any, *, causal: Any, window: Any = None, scale: Any = None, softcap: Any = None, bias: Any = None,
                     mask: Any = None, kv_lengths: Any = None, alibi_slopes: Any = None) -> Any:
     """out, lse: what hides keys is a mask_mod, what changes scores a score_mod."""
+    from torch.nn.attention import flex_attention as module
     from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
+    module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True                         # the same operations, not traced first: a second a call
     (B, Hq, Lq, _), Lk = q.shape, k.shape[2]
     options = {"scale": scale, "enable_gqa": Hq != k.shape[1]}
     visible = _mask_mod((B, Hq, Lq, Lk), causal, window, mask, kv_lengths)
