@@ -124,7 +124,7 @@ def _expand(source: str, title: str, options: Sequence[str]) -> str:
     done = subprocess.run(command, input=f'#line 1 "{title}"\n{source}', capture_output=True, text=True)
     if done.returncode:
         raise DoesNotCompile(f"{title}: {done.stderr.strip()}")
-    return done.stdout
+    return done.stdout.replace('"<stdin>"', f'"{title}"')
 
 
 def _with_storage(text: str) -> str:
