@@ -10,6 +10,9 @@ from .gqa import group_heads, repeat_heads
 from .kv_cache import KVCache, padded_positions, write_kv
 from .memory_traffic import AttentionTraffic, memory_traffic
 from .mla import mla_attention, mla_attention_absorbed, mla_compress, mla_scale
+from .paging import BlockAllocator, OutOfBlocks
+from .paging_waste import PagingWaste, paging_waste
+from .prefix_salt import prefix_salt
 from .rms_norm import rms_norm
 from .rope import rope
 from .rope_scaling import rope_frequencies, yarn_mscale
@@ -20,8 +23,11 @@ from .visibility import query_positions, visible_keys
 
 __all__ = [
     "AttentionTraffic",
+    "BlockAllocator",
     "FloatFormat",
     "KVCache",
+    "OutOfBlocks",
+    "PagingWaste",
     "apply_penalties",
     "attention",
     "attention_backward",
@@ -41,6 +47,8 @@ __all__ = [
     "mla_scale",
     "online_softmax",
     "padded_positions",
+    "paging_waste",
+    "prefix_salt",
     "query_positions",
     "repeat_heads",
     "rms_norm",
