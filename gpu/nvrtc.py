@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .cpp_signature import kernels_of, split_instance, template_of
+from .cuda_wheels import wheel_folders
 from .kernel import KERNELS, find_source
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
@@ -169,14 +170,7 @@ def _errors(log: str) -> str:
 @cache
 def _nvrtc() -> tuple[Any, Path]:
     """The NVRTC library and the folder of the CUDA headers."""
-    try:
-        import nvidia
-    except ModuleNotFoundError:
-        places: list[str] = []
-    else:
-        places = list(nvidia.__path__)
-    for place in places:
-        folder = Path(place) / "cu13"
+    for folder in wheel_folders():
         library = folder / "lib" / "libnvrtc.so.13"
         if library.exists() and (folder / "include" / "cuda_fp16.h").exists() and (folder / "include" / "crt" / "mma.h").exists():
             for builtins in sorted(library.parent.glob("libnvrtc-builtins.so.*")):

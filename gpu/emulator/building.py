@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from ..cuda_wheels import wheel_folders
+
 HERE = Path(__file__).parent
 INSTALL = "pip install 'oracles[emulate]'"
 RUNTIME = ("fibers.cpp", "scheduler.cpp", "watch.cpp")
@@ -104,16 +106,9 @@ def _version() -> str:
 @cache
 def cuda_headers() -> Path:
     """The folder with cuda_fp16.h from NVIDIA's wheel. Raises CannotEmulate where it is not installed."""
-    try:
-        import nvidia
-    except ModuleNotFoundError:
-        places: list[str] = []
-    else:
-        places = list(nvidia.__path__)
-    for place in places:
-        for folder in (Path(place) / "cu13" / "include", Path(place) / "cuda_runtime" / "include"):
-            if (folder / "cuda_fp16.h").exists():
-                return folder
+    for folder in wheel_folders():
+        if (folder / "include" / "cuda_fp16.h").exists():
+            return folder / "include"
     raise CannotEmulate(f"the emulator needs the CUDA headers of the wheel nvidia-cuda-runtime, which is not installed; want {INSTALL}")
 
 
@@ -130,7 +125,7 @@ def _expand(source: str, title: str, options: Sequence[str]) -> str:
 def _with_storage(text: str) -> str:
     """Dynamic shared memory becomes a pointer, static shared variables static: sound, since one block runs at a time."""
     text = STORAGE.sub(lambda m: f"{m['type']}* {m['name']} = reinterpret_cast<{m['type']}*>(::emu::dynamic_shared());", text)
-    return DEVICE_WORDS.sub("static", text)
+    return DEVICE_WORDS.sub("static __attribute__((used))", text)                # used: or what nobody writes is folded into 0
 
 
 def _entry(kernel: str) -> str:

@@ -16,14 +16,22 @@ namespace emu {
 Fiber fibers[MAX_THREADS];
 static constexpr size_t GUARD_BYTES = 4096;
 
-void make_stacks() {
-  if (fibers[0].stack) return;
-  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  char* stacks = static_cast<char*>(mmap(nullptr, STACK_BYTES * MAX_THREADS, PROT_READ | PROT_WRITE, flags, -1, 0));
-  for (unsigned i = 0; i < MAX_THREADS; ++i) {
-    fibers[i].stack = stacks + i * STACK_BYTES;
-    mprotect(fibers[i].stack, GUARD_BYTES, PROT_NONE);  // an overflowing stack must not write into its neighbour
+static void use_stacks(char* stacks) {
+  for (unsigned i = 0; i < MAX_THREADS; ++i) fibers[i].stack = stacks + i * STACK_BYTES;
+}
+
+// All loaded kernels share the stacks of the first: their guards are 2,048 mappings, of which a process may have some 65,000.
+EMU_EXPORT void* emulator_stacks(void* of_another) {
+  if (of_another) {
+    use_stacks(static_cast<char*>(of_another));
+  } else if (!fibers[0].stack) {
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void* stacks = mmap(nullptr, STACK_BYTES * MAX_THREADS, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (stacks == MAP_FAILED) return nullptr;
+    use_stacks(static_cast<char*>(stacks));
+    for (const Fiber& fiber : fibers) mprotect(fiber.stack, GUARD_BYTES, PROT_NONE);  // overflow must not reach the neighbour
   }
+  return fibers[0].stack;
 }
 
 #ifdef EMU_UCONTEXT

@@ -41,6 +41,9 @@ class EmulatedKernel:
         self._functions = ctypes.CDLL(str(library.path))
         self._functions.emulator_parameters.restype = ctypes.c_char_p
         self._functions.emulator_finding.restype = ctypes.POINTER(_Finding)
+        self._functions.emulator_stacks.restype = ctypes.c_void_p
+        self._functions.emulator_stacks.argtypes = (ctypes.c_void_p,)
+        _share_stacks(self._functions)
         self._base = _loaded_at(library.path)
         compiled = self._functions.emulator_parameters().decode().split(",")[:-1]
         read = [parameter.code for parameter in parameters]
@@ -128,6 +131,17 @@ class EmulatedKernel:
         lines = [re.sub(r" \(.*", "", line) for line in done.stdout.splitlines()]
         own = [line for line in lines if not line.startswith((str(HERE), str(cuda_headers()), "??", "/usr/"))]
         return Path((own or lines or ["??:0"])[0]).name
+
+
+_stacks: list[int] = []                                                         # of the first kernel loaded into this process
+
+
+def _share_stacks(functions: ctypes.CDLL) -> None:
+    with _one_at_a_time:
+        stacks = functions.emulator_stacks(_stacks[0] if _stacks else None)
+        if not stacks:
+            raise MemoryError("the emulator could not reserve 128 MB of address space for the stacks of 1024 threads")
+        _stacks[:] = [stacks]
 
 
 def _check_limits(name: str, grid: Any, block: Any, shared_mem: int, static: int, max_shared_mem: int) -> None:

@@ -349,7 +349,6 @@ int run(const Configuration* c, void (*body)(void*), void* argument) {
   kernel_body = body, kernel_argument = argument, failed = false;
   schedule.reversed = c->reversed, schedule.strict = c->strict;
   schedule.random = c->seed ? c->seed * 0x9E3779B97F4A7C15ull | 1 : 0;
-  make_stacks();
   for (unsigned i = 0; i < launch.threads; ++i) {
     Fiber& fiber = fibers[i];
     fiber.linear = i, fiber.warp = i / WARP, fiber.lane = i % WARP;

