@@ -10,6 +10,7 @@ from .gqa import group_heads, repeat_heads
 from .kv_cache import KVCache, padded_positions, write_kv
 from .memory_traffic import AttentionTraffic, memory_traffic
 from .mla import mla_attention, mla_attention_absorbed, mla_compress, mla_scale
+from .paged_attention import paged_attention, slot_mapping
 from .paging import BlockAllocator, OutOfBlocks
 from .paging_waste import PagingWaste, paging_waste
 from .prefix_salt import prefix_salt
@@ -47,6 +48,7 @@ __all__ = [
     "mla_scale",
     "online_softmax",
     "padded_positions",
+    "paged_attention",
     "paging_waste",
     "prefix_salt",
     "query_positions",
@@ -55,6 +57,7 @@ __all__ = [
     "rope",
     "rope_frequencies",
     "sample",
+    "slot_mapping",
     "softmax",
     "softmax_over_visible",
     "swiglu",

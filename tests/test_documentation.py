@@ -17,8 +17,8 @@ TOP = Path(__file__).parent.parent
 CONTRACT = (TOP / "docs" / "operations.md").read_text()
 README = (TOP / "README.md").read_text()
 CACHES = ["rope", "rope_frequencies", "yarn_mscale", "group_heads", "repeat_heads", "write_kv", "KVCache", "padded_positions",
-          "BlockAllocator", "prefix_salt", "paging_waste", "mla_compress", "mla_attention", "mla_attention_absorbed", "mla_scale",
-          "rms_norm", "swiglu"]
+          "BlockAllocator", "prefix_salt", "paging_waste", "paged_attention", "slot_mapping", "mla_compress", "mla_attention",
+          "mla_attention_absorbed", "mla_scale", "rms_norm", "swiglu"]
 
 
 def signature_in_the_contract(name: str) -> str:
