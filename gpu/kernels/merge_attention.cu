@@ -6,13 +6,13 @@
 // float32; packed: out is (Tq, Hq, Dv), lse (Hq, Tq), Lq = Tq.
 // A part with lse = -inf adds nothing, whatever its out; only such parts: 0 and -inf. An lse of NaN or +inf makes the row NaN.
 // The parts are added in order, so the answer is the same each time.
-// grid (ceil(rows / 4))   block (32, 4), a warp a row   shared none   budget: 40 registers, 0 spills
+// grid (ceil(rows / 4))   block (32, 4), a warp a row   shared none   budget: 56 registers, 0 spills
 // instances: merge_attention<float|__half|__nv_bfloat16>, merge_splits<float|__half|__nv_bfloat16>
 // Source: Milakov and Gimelshein 2018 (arXiv 1805.02867), section 3.1.
 #include "common.cuh"
 
 template <typename T>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, 1)
 merge_attention(const T* __restrict__ out_a, const float* __restrict__ lse_a, const T* __restrict__ out_b,
                 const float* __restrict__ lse_b, T* __restrict__ out, float* __restrict__ lse, long long rows, int Dv) {
   const long long row = (long long)blockIdx.x * 4 + threadIdx.y;
@@ -29,7 +29,7 @@ merge_attention(const T* __restrict__ out_a, const float* __restrict__ lse_a, co
 }
 
 template <typename T>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, 1)
 merge_splits(const float* __restrict__ outs, const float* __restrict__ lses, T* __restrict__ out, float* __restrict__ lse, int splits,
              long long rows, int Hq, int Lq, int Dv, int packed) {
   const long long row = (long long)blockIdx.x * 4 + threadIdx.y;
