@@ -10,6 +10,7 @@ from .gqa import group_heads, repeat_heads
 from .kv_cache import KVCache, padded_positions, write_kv
 from .memory_traffic import AttentionTraffic, memory_traffic
 from .mla import mla_attention, mla_attention_absorbed, mla_compress, mla_scale
+from .mtp import mtp_loss, mtp_positions
 from .paged_attention import paged_attention, slot_mapping
 from .paging import BlockAllocator, OutOfBlocks
 from .paging_waste import PagingWaste, paging_waste
@@ -19,6 +20,9 @@ from .rope import rope
 from .rope_scaling import rope_frequencies, yarn_mscale
 from .sampling import apply_penalties, filter_probabilities, sample
 from .softmax import log_sum_exp, merge_attention, online_softmax, softmax
+from .speculative import acceptance_rate, expected_tokens, speculative_verify, speed_up, typical_acceptance, verify_block
+from .speculative_generate import self_speculate, speculative_generate
+from .speculative_tree import tree_mask, tree_positions, verify_tree
 from .swiglu import swiglu
 from .visibility import query_positions, visible_keys
 
@@ -29,12 +33,14 @@ __all__ = [
     "KVCache",
     "OutOfBlocks",
     "PagingWaste",
+    "acceptance_rate",
     "apply_penalties",
     "attention",
     "attention_backward",
     "attention_packed",
     "attention_packed_backward",
     "attention_scores",
+    "expected_tokens",
     "filter_probabilities",
     "flash_attention",
     "flash_attention_backward",
@@ -46,6 +52,8 @@ __all__ = [
     "mla_attention_absorbed",
     "mla_compress",
     "mla_scale",
+    "mtp_loss",
+    "mtp_positions",
     "online_softmax",
     "padded_positions",
     "paged_attention",
@@ -57,10 +65,19 @@ __all__ = [
     "rope",
     "rope_frequencies",
     "sample",
+    "self_speculate",
     "slot_mapping",
     "softmax",
     "softmax_over_visible",
+    "speculative_generate",
+    "speculative_verify",
+    "speed_up",
     "swiglu",
+    "tree_mask",
+    "tree_positions",
+    "typical_acceptance",
+    "verify_block",
+    "verify_tree",
     "visible_keys",
     "write_kv",
     "yarn_mscale",
