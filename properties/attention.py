@@ -55,7 +55,7 @@ def attention_answer(case: Case, conventions: Mapping[str, str]) -> dict[str, Fl
     """The oracle's out and lse in a subject's conventions (head map, rows that see nothing)."""
     arguments, back = _in_head_map(case, conventions)
     results = {name: _reorder(name, value, back) for name, value in _forward(arguments).items()}
-    if conventions["empty_rows"] != "zero" and case.arrays["v"].shape[2]:
+    if _other_empty_rows(case, conventions):
         empty = _sees_nothing(case)[..., None]
         fill = np.nan if conventions["empty_rows"] == "nan" else _mean_values(case, conventions)
         results["out"] = np.where(empty, fill, results["out"])
@@ -69,11 +69,16 @@ def attention_allowed(arithmetic: ResolvedArithmetic, case: Case, conventions: M
     if conventions["bias_before_softcap"] == "yes" and {"bias", "softcap"} <= set(arguments):
         return {name: np.full(value.shape, np.inf) for name, value in allowed.items()}
     empty = _sees_nothing(case)
-    if conventions["empty_rows"] == "mean_v" and case.arrays["v"].shape[2]:
+    if conventions["empty_rows"] == "mean_v" and _other_empty_rows(case, conventions):
         allowed["out"] = np.where(empty[..., None], _mean_allowed(arithmetic, case, conventions), allowed["out"])
     if conventions["empty_lse"] == "any":
         allowed["lse"] = np.where(empty, np.inf, allowed["lse"])
     return allowed
+
+
+def _other_empty_rows(case: Case, conventions: Mapping[str, str]) -> bool:
+    """Whether a row that sees nothing comes out otherwise than 0: by declaration, where there are keys, and no sink takes the weight."""
+    return conventions["empty_rows"] != "zero" and case.arrays["v"].shape[2] > 0 and "sinks" not in case.arrays
 
 
 def _mean_allowed(arithmetic: ResolvedArithmetic, case: Case, conventions: Mapping[str, str]) -> Float64:

@@ -10,7 +10,7 @@ from typing import Any
 
 from .case import Case
 from .counterexample import write_counterexample
-from .diagnosis import diagnose
+from .diagnosis import PRECISION, diagnose
 from .law import Judgement, Law
 from .operation import Operation
 from .operations import operation_named
@@ -122,13 +122,22 @@ def _failed(run: Run, tally: Tally, failure: Failure, folder: Path | None, secon
     case, judgement, note, written, hint = failure.case, failure.judgement, "", None, ""
     try:
         case, judgement, note = _smallest(run, tally.law, failure, seconds)
-        hint = diagnose(Trial(run.operation, run.subject, failure.case)) if failure.kind == RETURNED else ""
+        hint = _hint(run, tally.law, failure, case) if failure.kind == RETURNED and not note else ""
         if folder is not None:
             written = str(write_counterexample(folder, run.operation, run.subject, tally.law, case, judgement))
     except Exception as error:                                                  # ours, or the disk's
         note += f" (it could not be shrunk and written down: {type(error).__name__}: {error})"
     return Verdict(tally.law.name, FAILED, judgement.reason + note, tally.cases, tally.compared, tally.left_out, judgement.worst_ratio,
                    judgement.worst_at, written, describe(case), hint)  # fmt: skip
+
+
+def _hint(run: Run, law: Law, failure: Failure, shrunk: Case) -> str:
+    """What the failure looks like on the case as it was found; a guess at precision must hold of the shrunk case too."""
+    if law.name == "inputs_stay_untouched":
+        return ""
+    hint = diagnose(Trial(run.operation, run.subject, failure.case))
+    guessed = hint.startswith(PRECISION)
+    return "" if guessed and not diagnose(Trial(run.operation, run.subject, shrunk)).startswith(PRECISION) else hint
 
 
 def _smallest(run: Run, law: Law, failure: Failure, seconds: float) -> tuple[Case, Judgement, str]:
@@ -165,6 +174,8 @@ def _not_covered(run: Run) -> tuple[str, ...]:
     """What the verdicts do not speak of, one line each."""
     coverage, contract = run.coverage, run.operation.signature
     lines = [f"argument {name}: the subject does not take it" for name in contract.optional if name not in coverage.arguments]
+    lines += [f"parameter {name} of the subject: no argument of {run.operation.name}, so it was never set (rename={{ARGUMENT: {name!r}}}?)"
+              for name in run.subject.declaration.unset]  # fmt: skip
     lines += [f"{what}: declared away" for flag, what in _FEATURES.items() if not getattr(coverage, flag) and "q" in contract.required]
     if "causal" in coverage.arguments:
         lines += [f"causal = {a}: not declared" for a in ("bottom_right", "top_left") if a not in coverage.causal]

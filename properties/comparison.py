@@ -41,11 +41,10 @@ class Comparison:
     def __str__(self) -> str:
         if self.worst_at is None:
             return f"{self.name}: nothing compared"
-        return f"{self.place} is {self.got:.9g}, wanted {self.wanted:.9g} within {self.allowed:.3g}: {_times(self.worst_ratio)}"
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.3g} of what is allowed" if np.isfinite(ratio) else "no error is allowed there"
+        if np.isnan(self.got) or np.isnan(self.wanted):
+            return f"{self.place} is {self.got:.9g}, wanted {self.wanted:.9g}"
+        times = f"{self.worst_ratio:.3g} of what is allowed" if np.isfinite(self.worst_ratio) else "no such error is allowed there"
+        return f"{self.place} is {self.got:.9g}, wanted {self.wanted:.9g} within {self.allowed:.3g}: {times}"
 
 
 def ratios(got: Array, wanted: Float64, allowed: Float64) -> Float64:

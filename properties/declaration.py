@@ -43,6 +43,7 @@ class Declaration:
     buffers: tuple[str, ...] = ()
     promises: tuple[str, ...] = ()
     version: str = ""
+    unset: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, for the worker's answer and the report."""
@@ -173,6 +174,7 @@ def of_function(
     return Declaration(
         operation=operation, name=title, coverage=coverage, rename=mapping, by_position=by_position, causal_is_boolean=boolean,
         buffers=_among(buffers, contract.results, "buffers"), conventions=convention_table.declared({}),
+        unset=_never_set(parameters, contract, mapping, buffers, by_position),
     )  # fmt: skip
 
 
@@ -212,6 +214,16 @@ def _check_positions(parameters: Mapping[str, inspect.Parameter], contract: Sign
     if len(positional) < len(contract.required) and not any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
         wanted = ", ".join(contract.required)
         raise UsageError(f"{title}: takes {', '.join(parameters) or 'nothing'}; want {operation}'s arguments {wanted}")
+
+
+def _never_set(
+    parameters: Mapping[str, inspect.Parameter], contract: Signature, mapping: Mapping[str, str], buffers: tuple[str, ...],
+    by_position: bool,
+) -> tuple[str, ...]:  # fmt: skip
+    """Parameters with a default that no argument of the contract fills: a misspelt option would be one of them."""
+    filled = {mapping.get(a, a) for a in contract.arguments} | set(buffers)
+    names = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    return tuple(name for name in (names[len(contract.required) :] if by_position else names) if name not in filled)
 
 
 def _check_unknown(

@@ -21,6 +21,7 @@ from .safetensors_file import Array
 from .trial import Trial
 
 Answer = dict[str, Float64]
+PRECISION = "precision: "
 TILES = (16, 32, 64, 128, 256)
 ROUGHER = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")               # formats P may have been rounded to
 
@@ -31,6 +32,9 @@ def diagnose(trial: Trial) -> str:
         return ""
     if not any((ratios(got, trial.wanted[name], trial.allowed[name]) > 1.0).any() for name, got in trial.answer.items()):
         return ""                                                               # a bitwise law broke; the numbers are right
+    if _nan_came_through(trial):
+        return ("NaN beyond kv_lengths came through, most often as 0 x NaN in P V: leave padded values out, or, if NaN there may spread, "
+                'declare conventions={"nonfinite_behind_mask": "spread"}')
     for name, suspected in (*_options(trial), *_masks(trial), *_numbers(trial), *_tiles(trial)):
         if suspected is not None and agrees(trial, suspected, trial.allowed):
             return name
@@ -45,6 +49,12 @@ def agrees(trial: Trial, suspected: Mapping[str, Float64], allowed: Mapping[str,
             return False
         told = told or bool((ratios(got, trial.wanted[name], allowed[name]) > 1.0).any())
     return told
+
+
+def _nan_came_through(trial: Trial) -> bool:
+    """NaN in the answer where a number is wanted, on a case that holds NaN where no query looks."""
+    held = any(not np.isfinite(trial.case.arrays[name].astype(np.float64)).all() for name in ("k", "v"))
+    return held and any((np.isnan(got.astype(np.float64)) & ~np.isnan(trial.wanted[name])).any() for name, got in trial.answer.items())
 
 
 Suspicion = tuple[str, Answer | None]
@@ -212,6 +222,9 @@ def _places(trial: Trial) -> str:
     rows = np.flatnonzero(np.asarray(wrong.any(axis=(0, 1))))
     if not len(rows):
         return ""
+    blind = ~visible(trial.case).any(axis=-1)
+    if not (wrong & ~blind).any():
+        return "rows that see no key, and only they, are wrong: if that is intended, declare empty_rows and empty_lse in conventions={...}"
     solid = bool(wrong[:, :, rows].all()) and len(rows) < Lq
     values = np.asarray(trial.answer["out"], np.float64)[:, :, rows] if "out" in trial.answer else np.zeros(1)
     untouched = bool((values == 0.0).all() or np.isnan(values).all())
@@ -237,6 +250,6 @@ def _precision(trial: Trial) -> str:
             allowed = trial.operation.bound(rough, trial.case, trial.conventions)
             if all((ratios(got, trial.wanted[result], allowed[result]) <= 1.0).all() for result, got in trial.answer.items()):
                 summed = ", the row sum from the rounded ones" if rounded_sum else ""
-                return f"precision: as if P were rounded to {name}{summed}"
+                return f"{PRECISION}as if P were rounded to {name}{summed}"
     return ""
 

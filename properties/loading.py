@@ -45,7 +45,12 @@ def load(spec: str, operation: str | None, declared: Mapping[str, Any] | None = 
             raise UsageError(f"{', '.join(declared)}: {spec} declares itself; change its @subject instead")
         if operation is None:
             raise UsageError(f"OPERATION: not given; want it, since {spec} does not declare itself")
-        function = subject(operation, **declared)(function)
+        try:
+            function = subject(operation, **declared)(function)
+        except UsageError:
+            raise
+        except ValueError as error:                                             # an arithmetic or convention that there is not
+            raise UsageError(str(error)) from None
     return function, declaration_of(function, operation)
 
 

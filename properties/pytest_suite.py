@@ -44,6 +44,8 @@ def conclude(verdict: Verdict) -> None:
 def explanation(verdict: Verdict) -> str:
     """A broken verdict in a few lines."""
     lines = [f"{verdict.law}: {verdict.status}", verdict.reason]
+    if verdict.hint:
+        lines.append(f"looks like {verdict.hint}")
     if verdict.case:
         lines.append(f"case: {verdict.case}")
     if verdict.counterexample:

@@ -14,8 +14,9 @@ TOP = Path(__file__).parent.parent
 # Each floor may import itself and those listed.
 FLOORS = {
     "reference": set(),
+    "gpu": set(),
     "properties": {"reference"},
-    "tools": {"properties", "reference"},
+    "tools": {"gpu", "properties", "reference"},
 }
 FILES = [(floor, path) for floor in FLOORS for path in sorted((TOP / floor).rglob("*.py"))]
 

@@ -15,6 +15,7 @@ from oracles.properties.declaration import UsageError
 from oracles.properties.report import Report, junit
 from oracles.properties.signatures import SIGNATURES
 
+from .gpu_commands import gpu_app
 from .rendering import console, report_view
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 app = typer.Typer(name="oracles", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
                   help="Give it a kernel, and it tells you, with evidence, whether the kernel computes what it claims to.")  # fmt: skip
 
+app.add_typer(gpu_app, name="gpu")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
@@ -44,17 +46,19 @@ def _summary(operation: Operation) -> dict[str, Any]:
 
 
 @app.command()
-def show(operation: Annotated[str, typer.Argument(help="Name of an operation.")], as_json: Json = False) -> None:
+def show(operation: Annotated[str | None, typer.Argument(help="Name of an operation.")] = None, as_json: Json = False) -> None:
     """One operation: signature, formula, conventions, bound, laws, source."""
     from .showing import page, page_json
 
+    if operation is None:
+        raise UsageError(f"OPERATION: not given; want one of {', '.join(SIGNATURES)}")
     print(json.dumps(page_json(operation), indent=1) if as_json else page(operation))
 
 
 @app.command()
 def check(
     what: Annotated[list[str] | None, typer.Argument(metavar="[OPERATION] [SUBJECT]...", help=(
-        "A subject is file.py:function, module:function, peers:name or cmd:PROGRAM. Without one: our own ports."))] = None,
+        "file.py:function, module:function, peers:name, cmd:PROGRAM, FILE.cu:KERNEL or gpu:PORT. Without a subject: our own."))] = None,
     budget: Annotated[str, typer.Option(help="Random cases after the designed ones: a number, quick, default or full.")] = "default",
     seed: Annotated[int, typer.Option(help="Seed of the random cases.")] = 0,
     law: Annotated[list[str] | None, typer.Option(help="Judge this law only; repeatable.")] = None,
@@ -69,6 +73,8 @@ def check(
     framework: Annotated[str | None, typer.Option(help="Declare the array type: numpy, torch, jax or cupy.")] = None,
     arithmetic: Annotated[str | None, typer.Option(help="Declare an arithmetic by the name of its preset.")] = None,
     takes: Annotated[list[str] | None, typer.Option(help="Declare an optional argument that a cmd: program takes; repeatable.")] = None,
+    emulate: Annotated[bool, typer.Option("--emulate", help="Run CUDA kernels, FILE.cu:KERNEL or gpu:PORT, on the CPU.")] = False,
+    launch: Annotated[Path | None, typer.Option(help="For FILE.cu:KERNEL: a Python file whose launch(...) says how to launch it.")] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Hold implementations to the laws of their operation. The declaring options are for subjects that do not declare themselves.
@@ -80,7 +86,7 @@ def check(
     declared = {name: value for name, value in declared.items() if value}
     options = {"budget": budget, "seed": seed, "max_seconds": max_seconds, "call_seconds": timeout, "in_process": in_process,
                "failures": failures, "laws": tuple(law) if law else None, "declared": declared or None}  # fmt: skip
-    jobs = _jobs(what or [])
+    jobs = [(operation, _on_the_cpu(subject, launch, emulate)) for operation, subject in _jobs(what or [])]
     reports = [_checked(operation, subject, options, quiet=as_json) for operation, subject in jobs]
     if junit_file is not None:
         _write(junit_file, junit(reports))
@@ -104,6 +110,18 @@ def _jobs(what: list[str]) -> list[tuple[str, str]]:
             raise UsageError(f"SUBJECT: not given, and we have no port of {operation}; want file.py:function, peers:name or cmd:PROGRAM")
         return own
     return [(operation or _operation_of(subject), subject) for subject in subjects]
+
+
+def _on_the_cpu(subject: str, launch: Path | None, emulate: bool) -> str:
+    """CUDA kernels and ports as the Python functions that emulate them; every other subject as it is."""
+    from .user_kernel import emulated_subject, is_kernel
+
+    port = subject.startswith("gpu:")
+    if not (port or is_kernel(subject)):
+        return subject
+    if not emulate:
+        raise UsageError(f"SUBJECT: {subject} wants a GPU, which `check` does not use yet (gpu/device_run.sh does); want --emulate")
+    return f"oracles.tools.gpu_ports:{subject.removeprefix('gpu:')}" if port else emulated_subject(subject, launch)
 
 
 def _operation_of(subject: str) -> str:

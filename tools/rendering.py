@@ -50,10 +50,12 @@ def report_view(report: Report) -> Group:
 
 
 def _conclusion(report: Report) -> Text:
-    failed = sum(v.status in (FAILED, ERROR) for v in report.verdicts)
+    failed, unjudged = (sum(v.status == status for v in report.verdicts) for status in (FAILED, ERROR))
     compared = sum(v.compared for v in report.verdicts)
     left_out = sum(v.left_out for v in report.verdicts if v.law.endswith("agrees_with_the_oracle"))
-    broken = f"does not hold: {failed} {'law' if failed == 1 else 'laws'} broken" if failed else "does not hold"
+    told = [f"{failed} {'law' if failed == 1 else 'laws'} broken"] if failed else []
+    told += [f"{unjudged} could not be judged"] if unjudged else []
+    broken = "does not hold" + (": " + ", ".join(told) if told else "")
     outcome = ("holds", "bold green") if report.held else (broken, "bold red")
     spent = f"  {report.designed} designed and {report.random} random cases, {compared:,} elements compared"
     no_promise = f", {left_out:,} left out since the bound may overflow there" if left_out else ""

@@ -20,6 +20,8 @@ _BOUNDS = {
     "attention_packed_backward": bounds.attention_packed_backward_bound,
 }
 
+_DECLARED = 'As `@subject("attention", conventions={"empty_rows": "nan"})`; the first value of each is the oracles\' own.'
+
 
 def page(name: str) -> str:
     """Signature, contract, bound, laws, conventions and differences of one operation, as Markdown."""
@@ -31,7 +33,7 @@ def page(name: str) -> str:
         data["contract"],
         f"## Bound\n\n{data['bound']}",
         "## Laws\n\n" + "\n\n".join(f"**{law['name']}** {law['statement']}" for law in data["laws"]),
-        "## Conventions a subject may declare\n\n" + _listed(conventions),
+        "## Conventions a subject may declare\n\n" + (f"{_DECLARED}\n\n{_listed(conventions)}" if conventions else ""),
         "## How libraries differ\n\n" + _listed({d["point"]: d["answers"] for d in data["differences"]}),
         f"## Source\n\n{data['source']}.\n",
     ]

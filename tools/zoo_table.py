@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,5 +90,8 @@ class Census:
 
 def take_census(families: tuple[str, ...] | None, *, extra: Path | None, budget: str, seed: int, progress: Any = None) -> Census:
     """Visit the zoo. Raises UsageError for unknown families or an extra folder without specimens."""
-    fates = tuple(visit(inhabitants(families, extra), budget=budget, seed=seed, progress=progress))
-    return Census(fates, budget, sum(fate.seconds for fate in fates))
+    start = time.monotonic()
+    found = inhabitants(families, extra)
+    fates = list(visit(found, budget=budget, seed=seed, processes=os.cpu_count() or 1, progress=progress))
+    fates.sort(key=lambda fate: found.index(fate.specimen))
+    return Census(tuple(fates), budget, time.monotonic() - start)

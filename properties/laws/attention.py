@@ -58,11 +58,12 @@ def what_comes_later_changes_no_earlier_bit(trial: Trial) -> Judgement:
     The shapes are the same, so a row meets the same sums in the same order. Allowed: 0, where the subject repeats itself.
     """
     case = trial.case
-    B, Hq, Lq, Lk = sizes(case)
+    _, Hq, Lq, _ = sizes(case)
     cut = 1 + int(case.hash, 16) % (Lq - 1)
-    free = ~visible(case)[:, :, :cut].any(axis=2)                               # (B, Hq, Lk): seen by no row before the cut
+    free = ~np.asarray(visible(case)[:, :, :cut].any(axis=2))                             # (B, Hq, Lk): seen by no row before the cut
     Hkv = case.arrays["k"].shape[1]
-    free = np.asarray(free.reshape(B, Hkv, Hq // Hkv, Lk).all(axis=2))[..., None]     # (B, Hkv, Lk, 1)
+    heads = np.arange(Hq) % Hkv if trial.conventions["head_map"] == "interleaved" else np.arange(Hq) // (Hq // Hkv)
+    free = np.stack([free[:, heads == h].all(axis=1) for h in range(Hkv)], axis=1)[..., None]     # (B, Hkv, Lk, 1)
     arrays = {}
     for name in ("k", "v"):
         given = case.arrays[name].astype(np.float64)

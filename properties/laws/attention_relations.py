@@ -151,9 +151,10 @@ def outputs_lie_among_the_values(trial: Trial) -> Judgement:
     case = trial.case
     if "out" not in trial.answer:
         return NOTHING
-    Hq = case.arrays["q"].shape[1]
+    Hq, Hkv = case.arrays["q"].shape[1], case.arrays["v"].shape[1]
+    heads = np.arange(Hq) % Hkv if trial.conventions["head_map"] == "interleaved" else np.arange(Hq) // (Hq // Hkv)
     seen = visible(case)[..., None]                                             # (B, Hq, Lq, Lk, 1)
-    v = np.repeat(case.arrays["v"].astype(np.float64), Hq // case.arrays["v"].shape[1], axis=1)[:, :, None]
+    v = case.arrays["v"].astype(np.float64)[:, heads][:, :, None]
     low, high = np.where(seen, v, np.inf).min(axis=3), np.where(seen, v, -np.inf).max(axis=3)
     some = seen.any(axis=3)
     wanted = np.where(some, np.clip(np.asarray(trial.answer["out"], np.float64), low, high), 0.0)

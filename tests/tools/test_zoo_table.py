@@ -143,7 +143,7 @@ def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_users_mutant_dies_and_a_users_variant_lives(strangers: Path) -> None:
     census = take_census(None, extra=strangers, budget="quick", seed=0)
     assert [(f.specimen.id, f.status) for f in census.fates] == [("sum-forgotten", "killed"), ("two-passes", "lives")]
-    assert census.seconds == sum(f.seconds for f in census.fates)
+    assert census.seconds >= max(f.seconds for f in census.fates)
 
 
 def test_the_command_prints_json_and_exits_with_0(strangers: Path) -> None:
