@@ -19,7 +19,8 @@ def parameters_of(source: str, kernel: str, title: str) -> tuple[Parameter, ...]
     found = dict(_kernels(text))
     if wanted not in found:
         offered = ", ".join(found) or "none that can be read"
-        raise ValueError(f"name: {title} has no kernel {wanted!r}; it has {offered} (macros in the way? give parameters='const float* q, …')")
+        macros = "where macros hide it, give parameters='const float* q, …'"
+        raise ValueError(f"name: {title} has no kernel {wanted!r}; it has {offered} ({macros})")
     template, parameter_list = found[wanted]
     types = _template_types(template, given, kernel)
     return read_parameters(parameter_list, _macros(text) | types, kernel)

@@ -124,7 +124,8 @@ def instances_of(text: str, title: str) -> list[str]:
     covered = {split_instance(name)[0] for name in named}
     missing = [kernel for kernel in kernels_of(text) if kernel not in covered and template_of(text, kernel)]
     if missing:
-        raise ValueError(f"{title}: no instances of the template {missing[0]}; want a comment line '// instances: {missing[0]}<float, 64|128>'")
+        example = f"'// instances: {missing[0]}<float, 64|128>'"
+        raise ValueError(f"{title}: no instances of the template {missing[0]}; want a comment line {example}")
     return named + [kernel for kernel in kernels_of(text) if kernel not in covered]
 
 
@@ -163,7 +164,8 @@ def _errors(log: str) -> str:
     """The lines with errors, each with the line of source that follows it."""
     lines = [line for line in log.splitlines() if line.strip()]
     kept = [f"{line}\n{'    ' + following.strip() if 'error' not in following else ''}".rstrip()
-            for line, following in itertools.zip_longest(lines, lines[1:], fillvalue="") if re.search(r"\berror\b|\bfatal\b", line)]  # fmt: skip
+            for line, following in itertools.zip_longest(lines, lines[1:], fillvalue="")
+            if re.search(r"\berror\b|\bfatal\b", line)]  # fmt: skip
     return "\n".join(kept[:8]) or log.strip()
 
 

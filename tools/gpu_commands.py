@@ -14,14 +14,16 @@ from oracles.properties.declaration import UsageError
 
 from .rendering import console
 
-gpu_app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="CUDA kernels with no GPU: compile, race check.")
+gpu_app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None,
+                      help="CUDA kernels with no GPU: compile, race check.")  # fmt: skip
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
 @gpu_app.command("compile")
 def compile_command(
-    sources: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="Files, or names of our kernels; all of ours by default.")] = None,
+    sources: Annotated[list[str] | None, typer.Argument(
+        metavar="[FILE]...", help="Files, or names of our kernels; all of ours by default.")] = None,
     name: Annotated[list[str] | None, typer.Option(help="An instance, such as 'flash_fwd<64>'; repeatable. By default those of the file's "
                                                          "'// instances:' lines.")] = None,
     arch: Annotated[list[str] | None, typer.Option(help="Architecture; repeatable. By default sm_80, sm_90, sm_100.")] = None,

@@ -75,7 +75,9 @@ def emulated_subject(subject: str, launch: Path | None, *, check: bool = False) 
     return f"{file}:{name}"
 
 
-def emulated_function(source: Path, kernel: str, launch: Path, *, check: bool = False, seconds: float = 60.0) -> Callable[..., dict[str, Any]]:
+def emulated_function(
+    source: Path, kernel: str, launch: Path, *, check: bool = False, seconds: float = 60.0
+) -> Callable[..., dict[str, Any]]:
     """A function with the signature, and the @subject declaration, of the launch function, which runs the kernel it describes."""
     module = load_file(launch)
     described = getattr(module, "launch", None)

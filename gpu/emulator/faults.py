@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 KINDS = (
-    "race", "out_of_bounds", "misaligned", "uninitialised", "write_to_const", "divergence", "launch", "time_limit", "async_copy", "undefined",
-    "memory",
+    "race", "out_of_bounds", "misaligned", "uninitialised", "write_to_const", "divergence", "launch", "time_limit", "async_copy",
+    "undefined", "memory",
 )  # fmt: skip
 
 

@@ -23,8 +23,9 @@ _one_at_a_time = threading.Lock()                                               
 
 
 class _Configuration(ctypes.Structure):
-    _fields_ = (("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared_bytes", ctypes.c_ulonglong), ("seed", ctypes.c_ulonglong),
-                ("reversed", ctypes.c_int), ("strict", ctypes.c_int), ("seconds", ctypes.c_double))  # fmt: skip
+    _fields_ = (("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared_bytes", ctypes.c_ulonglong),
+                ("seed", ctypes.c_ulonglong), ("reversed", ctypes.c_int), ("strict", ctypes.c_int),
+                ("seconds", ctypes.c_double))  # fmt: skip
 
 
 class _Finding(ctypes.Structure):
@@ -59,9 +60,10 @@ class EmulatedKernel:
         grid3, block3 = _three(grid, "grid"), _three(block, "block")
         static = sum(size for _, _, size in self._library.static_shared)
         _check_limits(self.name, grid3, block3, shared_mem, static, max_shared_mem)
-        unknown = [name for name in outputs if name not in {p.name for p in self.parameters if p.pointer}]
+        pointers = [parameter.name for parameter in self.parameters if parameter.pointer]
+        unknown = [name for name in outputs if name not in pointers]
         if unknown:
-            raise ValueError(f"outputs: got {unknown[0]!r}; want names of pointers: {', '.join(p.name for p in self.parameters if p.pointer)}")
+            raise ValueError(f"outputs: got {unknown[0]!r}; want names of pointers: {', '.join(pointers)}")
         seed, backwards = _order(schedule)
         given = [(p, a) for p, a in zip(self.parameters, packed) if p.pointer and a is not None]
         with _one_at_a_time, DeviceMemory([a for _, a in given], fill=[a for p, a in given if p.name in outputs]) as memory:
@@ -101,8 +103,8 @@ class EmulatedKernel:
                              read_only=all(p.const for p in same), written=parameter.name not in outputs)  # fmt: skip
 
     def _region(self, name: str, address: int, size: int, *, shared: bool, cell: int, read_only: bool, written: bool) -> None:
-        self._functions.emulator_add_region(name.encode(), ctypes.c_void_p(address), ctypes.c_size_t(size), int(shared), ctypes.c_size_t(cell),
-                                            int(read_only), int(written))  # fmt: skip
+        self._functions.emulator_add_region(name.encode(), ctypes.c_void_p(address), ctypes.c_size_t(size), int(shared),
+                                            ctypes.c_size_t(cell), int(read_only), int(written))  # fmt: skip
 
     def _arguments(self, packed: Sequence[Any], memory: DeviceMemory) -> tuple[list[Any], Any]:
         """The values, which must outlive the launch, and the array of their addresses."""
@@ -156,7 +158,8 @@ def _check_limits(name: str, grid: Any, block: Any, shared_mem: int, static: int
         wrong = (f"shared_mem: got {shared_mem} bytes of dynamic shared memory; want at most max_shared_mem = {max_shared_mem} "
                  f"(an opt-in of up to {MOST_SHARED})")  # fmt: skip
     elif shared_mem + static > MOST_SHARED or static > DEFAULT_SHARED:
-        wrong = f"shared_mem: got {shared_mem} dynamic and {static} static bytes; want at most {MOST_SHARED}, {DEFAULT_SHARED} of them static"
+        wrong = (f"shared_mem: got {shared_mem} dynamic and {static} static bytes; "
+                 f"want at most {MOST_SHARED}, {DEFAULT_SHARED} of them static")  # fmt: skip
     if wrong:
         raise KernelFault(name, (Finding("launch", wrong),))
 
@@ -165,7 +168,7 @@ def _three(sizes: Sequence[int], title: str) -> Any:
     given = tuple(int(size) for size in sizes)
     if not 1 <= len(given) <= 3 or min(given) < 0 or max(given) > 2**32 - 1:
         raise ValueError(f"{title}: got {given}; want one to three sizes")
-    return (ctypes.c_uint * 3)(*(given + (1, 1))[:3])
+    return (ctypes.c_uint * 3)(*(*given, 1, 1)[:3])
 
 
 def _order(schedule: str | int) -> tuple[int, int]:

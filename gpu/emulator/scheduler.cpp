@@ -130,7 +130,7 @@ static void fiber_main() {
 
 void may_yield() {
   InRuntime runtime;
-  if (time_is_up()) fail(Kind::time_limit, nullptr, 0, "still running at the time limit");
+  if (time_is_up()) fail_at(Kind::time_limit, __builtin_return_address(0), "still running at the time limit");
   if (schedule.random && next_random() % 4 == 0) {
     make_ready(*current);
     to_scheduler();

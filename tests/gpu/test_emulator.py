@@ -20,6 +20,7 @@ pytestmark = pytest.mark.gpu
 MATERIAL = Path(__file__).parent / "material"
 SCHEDULES = ["in_order", "reversed", 3]
 LANES = np.arange(64)
+BALLOTS = [sum(1 << lane for lane in range(32) if (lane + first) % 3 == 0) for first in (0, 32)]
 
 
 def body(folder: Path, text: str, signature: str = "const int* x, int* y") -> Kernel:
@@ -35,7 +36,7 @@ COLLECTIVES: list[tuple[str, Any]] = [
     ("__shfl_xor_sync(~0u, x[t], 5)", LANES ^ 5),
     ("__shfl_up_sync(~0u, x[t], 2)", np.where(LANES % 32 < 2, LANES, LANES - 2)),
     ("__shfl_down_sync(~0u, x[t], 2, 16)", np.where(LANES % 16 > 13, LANES, LANES + 2)),
-    ("(int)__ballot_sync(~0u, x[t] % 3 == 0)", [sum(1 << i for i in range(32) if (i + 32 * w) % 3 == 0) for w in (0, 1) for _ in range(32)]),
+    ("(int)__ballot_sync(~0u, x[t] % 3 == 0)", [BALLOTS[i // 32] for i in range(64)]),
     ("__any_sync(~0u, x[t] == 40)", LANES // 32),
     ("__all_sync(~0u, x[t] < 40)", 1 - LANES // 32),
     ("(int)__match_any_sync(~0u, x[t] % 16)", (1 << LANES % 16) * 65537),
@@ -75,7 +76,7 @@ def all_halves() -> np.ndarray[Any, Any]:
     return np.arange(2**16, dtype=np.uint16)
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("half", np.dtype(np.float16)), ("bfloat16", np.dtype(ml_dtypes.bfloat16))], ids=["half", "bfloat16"])
+@pytest.mark.parametrize(("name", "dtype"), [("half", np.dtype(np.float16)), ("bfloat16", np.dtype(ml_dtypes.bfloat16))], ids=str)
 def test_conversions_agree_with_ml_dtypes_bit_by_bit(name: str, dtype: Any) -> None:
     """All 65,536 values widened; narrowed: each of them, its neighbours in float32, and the ties between two of them."""
     narrow = all_halves().view(dtype)
@@ -84,8 +85,8 @@ def test_conversions_agree_with_ml_dtypes_bit_by_bit(name: str, dtype: Any) -> N
     np.testing.assert_array_equal(wide, narrow.astype(np.float32))
     finite = np.sort(wide[np.isfinite(wide)])
     ties = (finite[1:].astype(np.float64) + finite[:-1]) / 2
-    x = np.concatenate([finite, np.nextafter(finite, np.float32(np.inf)), np.nextafter(finite, np.float32(-np.inf)), ties.astype(np.float32),
-                        np.float32([np.inf, -np.inf, 3e38, -3e38, 1e-45])])  # fmt: skip
+    above, below = np.nextafter(finite, np.float32(np.inf)), np.nextafter(finite, np.float32(-np.inf))
+    x = np.concatenate([finite, above, below, ties.astype(np.float32), np.float32([np.inf, -np.inf, 3e38, -3e38, 1e-45])])
     y = np.zeros(len(x), dtype)
     Kernel(MATERIAL / "conversions.cu", f"to_{name}")((len(x) // 128 + 1,), (128,), (x, y, len(x)), backend="emulated")
     with np.errstate(over="ignore"):
@@ -97,8 +98,8 @@ def test_conversions_agree_with_ml_dtypes_bit_by_bit(name: str, dtype: Any) -> N
 def test_rows_are_quantised_as_numpy_does(check: bool, schedule: Any) -> None:
     x = np.random.default_rng(0).standard_normal((3, 500)).astype(np.float16)
     q, scale = np.zeros((3, 500), np.int8), np.zeros(3, np.float32)
-    Kernel(MATERIAL / "reductions.cu", "quantize_rows<128>")((3,), (128,), (x, q, scale, 500), backend="emulated", check=check, schedule=schedule,
-                                                             outputs=("q", "scale"))  # fmt: skip
+    kernel = Kernel(MATERIAL / "reductions.cu", "quantize_rows<128>")
+    kernel((3,), (128,), (x, q, scale, 500), backend="emulated", check=check, schedule=schedule, outputs=("q", "scale"))
     expected = np.abs(x.astype(np.float32)).max(1) / np.float32(127)
     np.testing.assert_array_equal(scale, expected)
     np.testing.assert_array_equal(q, np.rint(x.astype(np.float32) / expected[:, None]))
@@ -193,7 +194,8 @@ def test_a_launch_after_a_fault_is_unharmed(tmp_path: Path) -> None:
 
 def test_the_blocks_and_threads_are_numbered_as_on_a_device(tmp_path: Path) -> None:
     text = ("int block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);\n"
-            "int thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);\ny[block * 24 + thread] = block * 24 + thread;")  # fmt: skip
+            "int thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);\n"
+            "y[block * 24 + thread] = block * 24 + thread;")  # fmt: skip
     y = np.zeros(6 * 24, np.int32)
     body(tmp_path, text)((1, 2, 3), (2, 3, 4), (y[:0].copy(), y), backend="emulated", check=True)
     np.testing.assert_array_equal(y, np.arange(6 * 24))

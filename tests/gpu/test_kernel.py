@@ -100,5 +100,6 @@ def test_an_option_only_one_compiler_understands_is_refused(tmp_path: Path) -> N
 def test_a_fault_carries_its_first_finding_as_fields() -> None:
     finding = Finding("race", "race on 's'", ("a.cu:1", "a.cu:2"), (0, 33), (1, 0, 0), "s", 8)
     fault = KernelFault("k", (finding, Finding("misaligned", "later")))
-    assert (fault.kind, fault.array, fault.offset, fault.places, fault.threads, fault.block) == ("race", "s", 8, ("a.cu:1", "a.cu:2"), (0, 33), (1, 0, 0))
+    assert (fault.kind, fault.array, fault.offset, fault.block) == ("race", "s", 8, (1, 0, 0))
+    assert (fault.places, fault.threads) == (("a.cu:1", "a.cu:2"), (0, 33))
     assert str(fault) == "k: race on 's' [a.cu:1 and a.cu:2]\nlater"

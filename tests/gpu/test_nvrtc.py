@@ -73,7 +73,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("text", "says"), REFUSED, ids=[says for _, says in REFUSED])
 def test_an_error_says_what_and_where(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(nvrtc.DoesNotCompile, match="kernel.cu for sm_90") as caught:
+    with pytest.raises(nvrtc.DoesNotCompile, match=r"kernel\.cu for sm_90") as caught:
         nvrtc.compile_kernels([written(tmp_path, text)], architectures=["sm_90"])
     assert says in str(caught.value)
 
@@ -107,7 +107,7 @@ def test_the_instances_stand_in_the_header(text: str, expected: list[str]) -> No
 
 
 def test_a_template_without_instances_is_refused_with_the_line_to_add() -> None:
-    with pytest.raises(ValueError, match="want a comment line '// instances: f<float, 64|128>'"):
+    with pytest.raises(ValueError, match=r"want a comment line '// instances: f<float, 64\|128>'"):
         nvrtc.instances_of("template <int D> __global__ void f() {}", "a.cu")
 
 

@@ -88,7 +88,8 @@ SOURCE = """
   int
 typedef unsigned int word;
 template <typename T, int D, class Out = float>
-__global__ void __launch_bounds__(128, (D > 64 ? 1 : 2)) templated(const T* __restrict__ q, T *o, Out* lse, int Lq /* rows */, float scale) {}
+__global__ void __launch_bounds__(128, (D > 64 ? 1 : 2)) templated(
+    const T* __restrict__ q, T *o, Out* lse, int Lq /* rows */, float scale) {}
 extern "C" __global__ void plain(IN x, LENGTH n, word count, size_t bytes, const bool causal, const unsigned char mask[], void* anything) {}
 static __global__ __launch_bounds__(32) void static_one(__nv_bfloat162* pairs, const __half *const h, unsigned long long big = 3) {}
 __global__ void nothing() {}
@@ -97,10 +98,11 @@ __global__ void nothing() {}
 SIGNATURES = {
     "templated<__half, 64>": ["const __half* q", "__half* o", "float* lse", "int Lq", "float scale"],
     "templated<float, 64, __nv_bfloat16>": ["const float* q", "float* o", "__nv_bfloat16* lse", "int Lq", "float scale"],
-    "plain": ["const float* x", "int n", "unsigned count", "unsigned long long bytes", "bool causal", "const unsigned char* mask", "void* anything"],
+    "plain": ["const float* x", "int n", "unsigned count", "unsigned long long bytes", "bool causal", "const unsigned char* mask",
+              "void* anything"],
     "static_one": ["__nv_bfloat162* pairs", "const __half* h", "unsigned long long big"],
     "nothing": [],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kernel", SIGNATURES)

@@ -38,14 +38,17 @@ class Planted:
 
 FAULTS = [
     Planted("a missing barrier", "__shared__ float s[64]; int t = threadIdx.x;\ns[t] = x[t];\ny[t] = s[63 - t];", "race", "s", (4, 3)),
-    Planted("a missing barrier in dynamic shared memory", "extern __shared__ float s[]; int t = threadIdx.x;\ns[t] = x[t];\ny[t] = s[63 - t];",
+    Planted("a missing barrier in dynamic shared memory",
+            "extern __shared__ float s[]; int t = threadIdx.x;\ns[t] = x[t];\ny[t] = s[63 - t];",
             "race", "dynamic shared memory", (4, 3), shared_mem=256),
     Planted("a missing barrier before shared memory is used again",
-            "__shared__ float s[64]; int t = threadIdx.x; s[t] = x[t]; __syncthreads();\ny[t] = s[63 - t];\ns[t] = 0;", "race", "s", (4, 3)),
+            "__shared__ float s[64]; int t = threadIdx.x; s[t] = x[t]; __syncthreads();\ny[t] = s[63 - t];\ns[t] = 0;",
+            "race", "s", (4, 3)),
     Planted("a warp barrier where a block barrier is needed",
             "__shared__ float s[64]; int t = threadIdx.x;\ns[t] = x[t]; __syncwarp();\ny[t] = s[63 - t];", "race", "s", (3, 4)),
     Planted("a warp barrier of half the warp, read across the halves",
-            "__shared__ float s[64]; int t = threadIdx.x;\ns[t] = x[t]; __syncwarp(t % 32 < 16 ? 0xffffu : 0xffff0000u);\ny[t] = s[t ^ 16];",
+            "__shared__ float s[64]; int t = threadIdx.x;\ns[t] = x[t]; __syncwarp(t % 32 < 16 ? 0xffffu : 0xffff0000u);\n"
+            "y[t] = s[t ^ 16];",
             "race", "s", (3, 4)),
     Planted("a shuffle taken for a barrier",
             "__shared__ float s[64]; int t = threadIdx.x;\ns[t] = x[t]; __shfl_sync(~0u, 1, 0);\ny[t] = s[t ^ 1];", "race", "s", (3, 4)),
@@ -57,21 +60,26 @@ FAULTS = [
             "for (int i = 0; i < gridDim.x; ++i)\ny[40] += y[1 + i];", "race", "y", (2, 4), grid=(4,), block=(1,), says="another block"),
     Planted("one element past the end of an input", "y[threadIdx.x] = x[threadIdx.x + 1];", "out_of_bounds", "x", (2,),
             says="4 bytes past the end of 'x'"),
-    Planted("one element before an output", "y[(int)threadIdx.x - 1] = x[threadIdx.x];", "out_of_bounds", "y", (2,), says="4 bytes before 'y'"),
+    Planted("one element before an output",
+            "y[(int)threadIdx.x - 1] = x[threadIdx.x];", "out_of_bounds", "y", (2,), says="4 bytes before 'y'"),
     Planted("dynamic shared memory launched too small", "extern __shared__ float s[];\ns[threadIdx.x] = x[threadIdx.x];", "out_of_bounds",
             "dynamic shared memory", (3,), shared_mem=252, says="4 bytes past"),
     Planted("an index past a static shared array", "__shared__ float s[60];\ns[threadIdx.x] = x[threadIdx.x];", "out_of_bounds",
             lines=(3,), says="index 60"),
     Planted("an index past a local array", "float s[4]; for (int i = 0; i <= n - 60; ++i)\ns[i] = x[i];\ny[threadIdx.x] = s[n - 63];",
             "out_of_bounds", lines=(3,), says="index 4"),
-    Planted("a misaligned float4", "*reinterpret_cast<float4*>(y) = *reinterpret_cast<const float4*>(x + 1);", "misaligned", "x", (2,), block=(1,)),
+    Planted("a misaligned float4",
+            "*reinterpret_cast<float4*>(y) = *reinterpret_cast<const float4*>(x + 1);", "misaligned", "x", (2,), block=(1,)),
     Planted("a write through const", "const_cast<float*>(x)[threadIdx.x] = 1.f;", "write_to_const", "x", (2,)),
-    Planted("a read of shared memory nobody wrote", "__shared__ float s[64];\ny[threadIdx.x] = s[threadIdx.x];", "uninitialised", "s", (3,)),
+    Planted("a read of shared memory nobody wrote",
+            "__shared__ float s[64];\ny[threadIdx.x] = s[threadIdx.x];", "uninitialised", "s", (3,)),
     Planted("a read of an output nobody wrote", "y[threadIdx.x] += x[threadIdx.x];", "uninitialised", "y", (2,), outputs=("y",)),
     Planted("a shuffle in a branch", "float v = x[threadIdx.x]; if (threadIdx.x % 2)\nv = __shfl_xor_sync(~0u, v, 2);\ny[threadIdx.x] = v;",
             "divergence", lines=(3,), says="exited"),
-    Planted("a lane outside its mask", "y[threadIdx.x] =\n__shfl_sync(0xffffu, x[threadIdx.x], 0);", "divergence", lines=(3,), says="leaves it out"),
-    Planted("a shuffle from a lane outside the mask", "if (threadIdx.x % 32 < 16) y[threadIdx.x] =\n__shfl_sync(0xffffu, x[threadIdx.x], 20);",
+    Planted("a lane outside its mask",
+            "y[threadIdx.x] =\n__shfl_sync(0xffffu, x[threadIdx.x], 0);", "divergence", lines=(3,), says="leaves it out"),
+    Planted("a shuffle from a lane outside the mask",
+            "if (threadIdx.x % 32 < 16) y[threadIdx.x] =\n__shfl_sync(0xffffu, x[threadIdx.x], 20);",
             "divergence", lines=(3,), says="lane 20"),
     Planted("barriers in two branches", "if (threadIdx.x < 32) {\n__syncthreads();\n} else {\n__syncthreads(); }", "divergence",
             lines=(3,), says="line 5"),
@@ -85,7 +93,8 @@ FAULTS = [
 ]  # fmt: skip
 
 CLEAN = [
-    Planted("a reversal with its barrier", "extern __shared__ float s[]; int t = threadIdx.x; s[t] = x[t]; __syncthreads(); y[t] = s[63 - t];",
+    Planted("a reversal with its barrier",
+            "extern __shared__ float s[]; int t = threadIdx.x; s[t] = x[t]; __syncthreads(); y[t] = s[63 - t];",
             shared_mem=256),
     Planted("an exchange in a warp with its barrier",
             "__shared__ float s[64]; int t = threadIdx.x; s[t] = x[t]; __syncwarp(); y[t] = s[t ^ 1]; __syncwarp(); s[t] = 0;"),
@@ -95,7 +104,8 @@ CLEAN = [
     Planted("the last block with a fence, by one thread", "y[1 + blockIdx.x] = x[blockIdx.x]; __threadfence(); "
             "if (atomicAdd((int*)y, 1) == (int)gridDim.x - 1) for (int i = 0; i < gridDim.x; ++i) y[40] += y[1 + i];",
             grid=(4,), block=(1,)),
-    Planted("the last block with a fence, by all threads of it", "__shared__ int last; if (threadIdx.x < 8) y[1 + 8 * blockIdx.x + threadIdx.x] = "
+    Planted("the last block with a fence, by all threads of it",
+            "__shared__ int last; if (threadIdx.x < 8) y[1 + 8 * blockIdx.x + threadIdx.x] = "
             "x[threadIdx.x]; __threadfence(); __syncthreads(); if (threadIdx.x == 0) { __threadfence(); "
             "last = atomicAdd((int*)y, 1) == (int)gridDim.x - 1; } __syncthreads(); "
             "if (last && threadIdx.x < 32) y[40 + threadIdx.x] = y[1 + threadIdx.x];", grid=(4,)),
@@ -109,8 +119,8 @@ def run(folder: Path, planted: Planted, *, check: bool = True, schedule: str | i
     source.write_text(f'extern "C" __global__ void k({SIGNATURE}) {{\n{planted.body}\n}}\n')
     kernel = Kernel(source, "k")
     x, y = (np.arange(size, dtype=np.float32) * scale for size, scale in zip(planted.sizes, (1, 0)))
-    kernel(planted.grid, planted.block, (x, y, planted.n), shared_mem=planted.shared_mem, backend="emulated", check=check, schedule=schedule,
-           outputs=planted.outputs)  # fmt: skip
+    kernel(planted.grid, planted.block, (x, y, planted.n), shared_mem=planted.shared_mem, backend="emulated", check=check,
+           schedule=schedule, outputs=planted.outputs)  # fmt: skip
     return y, kernel
 
 
@@ -154,9 +164,9 @@ def test_all_findings_are_told_not_only_the_first(tmp_path: Path) -> None:
 
 
 def test_a_static_array_overrun_into_its_neighbour_is_found_by_its_index(tmp_path: Path) -> None:
-    planted = Planted("neighbour", "__shared__ float a[60], b[64]; int t = threadIdx.x; b[t] = 0; __syncthreads();\na[t] = x[t]; y[t] = b[t] + a[0];")
+    text = "__shared__ float a[60], b[64]; int t = threadIdx.x; b[t] = 0; __syncthreads();\na[t] = x[t]; y[t] = b[t] + a[0];"
     with pytest.raises(KernelFault, match="index 60"):
-        run(tmp_path, planted)
+        run(tmp_path, Planted("neighbour", text))
 
 
 OUTSIDE: Sequence[tuple[str, str]] = [("past the end", "y[80 + threadIdx.x] = 1;"), ("before the start", "y[-1 - (int)threadIdx.x] = 1;")]
