@@ -3,6 +3,7 @@
 from .attention import attention, attention_scores, softmax_over_visible
 from .attention_backward import attention_backward
 from .attention_packed import attention_packed, attention_packed_backward
+from .decoder_cache import ContiguousCache, DecoderCache, PagedCache, PagePool
 from .flash_attention import flash_attention
 from .flash_attention_backward import flash_attention_backward
 from .float_format import FloatFormat
@@ -24,14 +25,20 @@ from .speculative import acceptance_rate, expected_tokens, speculative_verify, s
 from .speculative_generate import self_speculate, speculative_generate
 from .speculative_tree import tree_mask, tree_positions, verify_tree
 from .swiglu import swiglu
+from .transformer import Decoder, transformer_forward, transformer_generate
 from .visibility import query_positions, visible_keys
 
 __all__ = [
     "AttentionTraffic",
     "BlockAllocator",
+    "ContiguousCache",
+    "Decoder",
+    "DecoderCache",
     "FloatFormat",
     "KVCache",
     "OutOfBlocks",
+    "PagePool",
+    "PagedCache",
     "PagingWaste",
     "acceptance_rate",
     "apply_penalties",
@@ -73,6 +80,8 @@ __all__ = [
     "speculative_verify",
     "speed_up",
     "swiglu",
+    "transformer_forward",
+    "transformer_generate",
     "tree_mask",
     "tree_positions",
     "typical_acceptance",

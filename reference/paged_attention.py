@@ -76,5 +76,5 @@ def slot_mapping(table: ArrayLike, positions: ArrayLike, *, block_size: int) -> 
     if table.ndim != 1:
         raise ValueError(f"table: got shape {table.shape}; want one axis")
     positions = arguments.integers("positions", positions, least=-1, most=len(table) * block_size - 1)
-    blocks = np.append(table, -1)[np.where(positions < 0, len(table), positions // block_size)]
+    blocks = np.append(table, -1)[positions // block_size]                      # -1 reads the -1 behind the table
     return np.where(blocks < 0, -1, blocks * block_size + positions % block_size)

@@ -18,7 +18,8 @@ CONTRACT = (TOP / "docs" / "operations.md").read_text()
 README = (TOP / "README.md").read_text()
 CACHES = ["rope", "rope_frequencies", "yarn_mscale", "group_heads", "repeat_heads", "write_kv", "KVCache", "padded_positions",
           "BlockAllocator", "prefix_salt", "paging_waste", "paged_attention", "slot_mapping", "mla_compress", "mla_attention",
-          "mla_attention_absorbed", "mla_scale", "rms_norm", "swiglu"]
+          "mla_attention_absorbed", "mla_scale", "rms_norm", "swiglu", "ContiguousCache", "PagePool", "PagedCache", "transformer_forward",
+          "transformer_generate"]
 
 
 def signature_in_the_contract(name: str) -> str:

@@ -136,6 +136,7 @@ def test_empty_axes_are_legal(B: int, Lq: int, N: int, blocks: int) -> None:
     ({"q": np.zeros((1, 3, 2, 5))}, ValueError, "k: got 2 key/value heads for 3 query heads"),
     ({"q": np.zeros((1, 4, 2, 4))}, ValueError, r"k: got shape \(1, 2, 0, 5\) beside q"),
     ({"causal": True}, ValueError, "causal: got True"),
+    ({"causal": True, "q": np.zeros((0, 4, 2, 5)), "block_tables": np.zeros((0, 2), int), "kv_lengths": []}, ValueError, "causal: got"),
     ({"k_pages": np.zeros((3, 2, 2, 5), int)}, TypeError, "k_pages: got dtype int64"),
 ])
 def test_bad_input_is_refused_by_name(changed: dict[str, Any], error: type[Exception], words: str) -> None:

@@ -18,7 +18,8 @@ POOR_HASHES: list[Any] = [lambda parent, tokens: 0, lambda parent, tokens: paren
 class Model:
     """What the pool must be, without hashes, free lists or counts: tokens of sequences, and a memory that the caller writes.
 
-    memory[block][offset]   the token whose data stand there, or None
+    memory[block][offset]   the data that stand there, or None: of keys and values, all that they depend on is the salt and
+                            the tokens up to their own
     kept[block]             (salt, all tokens up to the end of the block) once published
     """
 
@@ -62,9 +63,12 @@ class Model:
         """Called after the tables changed, for blocks in table order: the tail is the older one."""
         self.order += [block for block in reversed(blocks) if block not in self.used() and block in self.kept]
 
+    def data(self, seq: int, first: int = 0) -> list[Any]:
+        return [(self.salt[seq], tuple(self.tokens[seq][: t + 1])) for t in range(first, len(self.tokens[seq]))]
+
     def write(self, seq: int, first: int) -> None:
-        for t in range(first, len(self.tokens[seq])):
-            self.memory[self.tables[seq][t // self.size]][t % self.size] = self.tokens[seq][t]
+        for t, data in enumerate(self.data(seq, first), start=first):
+            self.memory[self.tables[seq][t // self.size]][t % self.size] = data
 
     def allocate(self, seq: int, tokens: list[int], salt: bytes) -> None:
         expected = self.must_find(salt, tokens)
@@ -156,9 +160,9 @@ class Model:
             table = self.pool.table(seq)
             assert table == self.tables[seq]
             assert len(table) == -(-len(tokens) // self.size)
-            assert [self.memory[table[t // self.size]][t % self.size] for t in range(len(tokens))] == tokens
-        for block, (_, tokens) in self.kept.items():                            # what may be found holds what it is found by
-            assert self.memory[block] == list(tokens[-self.size :])
+            assert [self.memory[table[t // self.size]][t % self.size] for t in range(len(tokens))] == self.data(seq)
+        for block, (salt, tokens) in self.kept.items():                         # what may be found holds what it is found by
+            assert self.memory[block] == [(salt, tokens[: len(tokens) - left]) for left in reversed(range(self.size))]
 
 
 def run(seed: int, *, steps: int = 250, prefix_caching: bool = True) -> Model:
