@@ -208,6 +208,15 @@ def test_an_output_holds_nan_before_the_launch(tmp_path: Path) -> None:
     assert (y[:3] == 1).all()
 
 
+@pytest.mark.parametrize("shared", ["extern __shared__ float s[];", "__shared__ float s[64];"], ids=["dynamic", "static"])
+def test_shared_memory_holds_nan_until_it_is_written(tmp_path: Path, shared: str) -> None:
+    y = np.zeros(64, np.float32)
+    kernel = body(tmp_path, f"{shared} if (t < 3) s[t] = 1; __syncthreads(); y[t] = s[t];", "float* y")
+    kernel((2,), (64,), (y,), shared_mem=256, backend="emulated")
+    assert np.isnan(y[3:]).all()
+    assert (y[:3] == 1).all()
+
+
 def test_arrays_that_overlap_stay_overlapping(tmp_path: Path) -> None:
     both = LANES.astype(np.int32)
     body(tmp_path, "y[t] = x[t + 8];")((1,), (32,), (both, both[:32]), backend="emulated")
