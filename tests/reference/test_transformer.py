@@ -220,6 +220,36 @@ def test_refused_drafts_are_rolled_back(name: str, cache: str) -> None:
     assert (np.abs(got - want.x[-2:]) <= 2 * want.e[-2:]).all()
 
 
+def test_rolled_back_into_shared_pages_it_writes_to_its_own() -> None:
+    decoder, w = DECODERS["grouped"], weights_of(DECODERS["grouped"])
+    pool = PagePool(decoder.layers, 20, 4)
+    first, second = PagedCache(pool, 1), PagedCache(pool, 2)
+    transformer_generate(TOKENS[:8], w, decoder, new_tokens=1, cache=first)
+    transformer_generate(TOKENS[:8], w, decoder, new_tokens=1, cache=second)
+    second.crop(6)
+    for cache, tail, tokens in ((second, [0, 0], [*TOKENS[:6], 0, 0]), (first, [2], [*TOKENS[:8], 2])):
+        got, want = transformer_forward([tail], w, decoder, cache=cache)[0], evaluated(np.array(tokens), w, decoder)
+        assert (np.abs(got - want.x[-len(tail) :]) <= 2 * want.e[-len(tail) :]).all()
+
+
+def test_rolled_back_its_pages_are_given_back_and_known_by_what_followed() -> None:
+    decoder, w = DECODERS["grouped"], weights_of(DECODERS["grouped"])
+    cache = PagedCache(PagePool(decoder.layers, 20, 2), "seq")
+    cache.open(TOKENS[:8])
+    transformer_forward(TOKENS[None, :8], w, decoder, cache=cache)
+    cache.crop(2)
+    assert len(cache.pool.allocator.table("seq")) == 1
+    transformer_forward([[7, 7]], w, decoder, cache=cache)
+    assert cache.pool.allocator.match_prefix([*TOKENS[:2], 7, 7]) == cache.pool.allocator.table("seq")
+
+
+def test_a_cache_with_a_window_shows_no_more_than_that() -> None:
+    decoder, w = DECODERS["window"], weights_of(DECODERS["window"])
+    cache = ContiguousCache(decoder.layers, window=decoder.window)
+    transformer_forward(TOKENS[None], w, decoder, cache=cache)
+    assert [layer.view()[0].shape[2] for layer in cache.layers] == [3, 3]
+
+
 def test_sequences_of_a_batch_do_not_see_each_other() -> None:
     decoder, w = DECODERS["grouped"], weights_of(DECODERS["grouped"])
     cache = ContiguousCache(decoder.layers)
