@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from oracles.properties.decoding_algorithms import by_block, drafted, normalised, ratio, residual, token_by_token, tree, trial, typical
-from oracles.properties.enumeration import Algorithm, Decoding, Model, enumerated_law
+from oracles.properties.broken_decoding import BROKEN, right, with_rejection, without_bonus
+from oracles.properties.decoding_algorithms import by_block, token_by_token, tree
+from oracles.properties.enumeration import Algorithm, Decoding, enumerated_law
 from oracles.properties.exact_law import (
     chain,
     completed,
@@ -90,127 +90,6 @@ def test_a_model_depends_on_its_context() -> None:
     assert target((0,)) != target((1,))
 
 
-Step = Callable[[Model, Model, int, tuple[int, ...]], Decoding]
-
-
-def with_rejection(rejected: Step, accept: Callable[[Fraction, Fraction], Fraction] = ratio) -> Algorithm:
-    """Token by token, with another draw after a rejection at x[j], or another probability to accept."""
-    def algorithm(draft: Model, target: Model, k: int) -> Decoding:
-        x = yield from drafted(draft, k)
-        for j in range(k):
-            if (yield trial(accept(target(x[:j])[x[j]], draft(x[:j])[x[j]]))) == 1:
-                return (*x[:j], (yield from rejected(draft, target, j, x)))
-        return (*x, (yield target(x)))
-    return algorithm
-
-
-def with_bonus(bonus: Callable[[Model, Model, tuple[int, ...]], Decoding]) -> Algorithm:
-    def algorithm(draft: Model, target: Model, k: int) -> Decoding:
-        y = yield from token_by_token(draft, target, k)
-        return y if len(y) <= k else (*y[:k], *(yield from bonus(draft, target, y[:k])))
-    return algorithm
-
-
-def right(draft: Model, target: Model, j: int, x: tuple[int, ...]) -> Decoding:
-    return (yield residual(target(x[:j]), draft(x[:j])))
-
-
-def from_p(draft: Model, target: Model, j: int, x: tuple[int, ...]) -> Decoding:
-    return (yield target(x[:j]))
-
-
-def absolute_difference(draft: Model, target: Model, j: int, x: tuple[int, ...]) -> Decoding:
-    return (yield normalised([abs(a - b) for a, b in zip(target(x[:j]), draft(x[:j]))]))
-
-
-def rest_on_the_last_token(draft: Model, target: Model, j: int, x: tuple[int, ...]) -> Decoding:
-    left = [max(Fraction(0), a - b) for a, b in zip(target(x[:j]), draft(x[:j]))]
-    return (yield [*left[:-1], 1 - sum(left[:-1])])
-
-
-def stale_context(draft: Model, target: Model, j: int, x: tuple[int, ...]) -> Decoding:
-    return (yield residual(target(()), draft(())))
-
-
-def the_rejected_token_zeroed(draft: Model, target: Model, j: int, x: tuple[int, ...]) -> Decoding:
-    p = [Fraction(0) if i == x[j] else a for i, a in enumerate(target(x[:j]))]
-    return (yield normalised(p) if any(p) else target(x[:j]))
-
-
-def swapped(p: Fraction, q: Fraction) -> Fraction:
-    return min(Fraction(1), q / p) if p else Fraction(1)
-
-
-def drafts_of_another_model(draft: Model, target: Model, k: int) -> Decoding:
-    """Drawn from the draft with its probabilities squared, judged as if drawn from the draft."""
-    x = yield from drafted(lambda context: normalised([a * a for a in draft(context)]), k)
-    for j in range(k):
-        p, q = target(x[:j]), draft(x[:j])
-        if (yield trial(ratio(p[x[j]], q[x[j]]))) == 1:
-            return (*x[:j], (yield residual(p, q)))
-    return (*x, (yield target(x)))
-
-
-def a_second_draw_after_a_mismatch(draft: Model, target: Model, k: int) -> Decoding:
-    """Accepts where a draw of the target agrees, else draws again: ml-explore/mlx-swift-lm#459."""
-    x = yield from drafted(draft, k)
-    for j in range(k):
-        if (yield target(x[:j])) != x[j]:
-            return (*x[:j], (yield target(x[:j])))
-    return (*x, (yield target(x)))
-
-
-def siblings_against_one_target(draft: Model, target: Model, k: int) -> Decoding:
-    p, q = target(()), draft(())
-    x = [(yield q), (yield q)]
-    for token in x:
-        if (yield trial(ratio(p[token], q[token]))) == 0:
-            return (token,)
-    return ((yield residual(p, q)),)
-
-
-def siblings_of_one_draft_without_replacement(draft: Model, target: Model, k: int) -> Decoding:
-    p, q = target(()), draft(())
-    first = yield q
-    rest = [Fraction(0) if i == first else a for i, a in enumerate(q)]
-    x = [first, (yield normalised(rest))] if any(rest) else [first]
-    for token in x:
-        if (yield trial(ratio(p[token], q[token]))) == 0:
-            return (token,)
-        p = residual(p, q)
-    return ((yield p),)
-
-
-def nothing(draft: Model, target: Model, x: tuple[int, ...]) -> Decoding:
-    yield [Fraction(1)]
-    return ()
-
-
-def bonus_from_the_draft(draft: Model, target: Model, x: tuple[int, ...]) -> Decoding:
-    return ((yield draft(x)),)
-
-
-def bonus_of_the_context_before(draft: Model, target: Model, x: tuple[int, ...]) -> Decoding:
-    return ((yield target(x[:-1])),)
-
-
-BROKEN: dict[str, Algorithm] = {
-    "residual from p": with_rejection(from_p),
-    "residual |p - q|": with_rejection(absolute_difference),
-    "residual not renormalised": with_rejection(rest_on_the_last_token),
-    "residual of the first context": with_rejection(stale_context),
-    "residual without the rejected token": with_rejection(the_rejected_token_zeroed),
-    "ratio swapped": with_rejection(right, swapped),
-    "bonus from the draft": with_bonus(bonus_from_the_draft),
-    "bonus of the context before": with_bonus(bonus_of_the_context_before),
-    "drafts of another model": drafts_of_another_model,
-    "a second draw after a mismatch": a_second_draw_after_a_mismatch,
-    "siblings against one target": siblings_against_one_target,
-    "siblings of one draft without replacement": siblings_of_one_draft_without_replacement,
-    "typical acceptance": typical,
-}
-
-
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_algorithm_has_another_token_law(name: str) -> None:
     models = [random_models(5, seed) for seed in range(12)]
@@ -227,7 +106,7 @@ def test_the_same_frame_with_the_right_residual_is_lossless() -> None:
 def test_a_missing_bonus_keeps_the_token_law_and_breaks_the_length_law() -> None:
     for seed in range(12):
         draft, target = random_models(3, seed)
-        law, whole = exact_law(draft, target, k=2, algorithm=with_bonus(nothing)), emission_law(draft, target, k=2)
+        law, whole = exact_law(draft, target, k=2, algorithm=without_bonus), emission_law(draft, target, k=2)
         assert token_distance(law, target) == 0
         assert (length_law(law) == length_law(whole)) == (3 not in length_law(whole))    # disjoint models never come to the bonus
 

@@ -154,6 +154,33 @@ def test_an_equal_draft_is_accepted_always() -> None:
     assert accepted.tolist() == [0] + [3] * 10
 
 
+def test_an_equal_draft_under_a_process_is_accepted_always() -> None:
+    law = RandomModel(4, 7)                                                     # draft and target are filtered alike, in the same histories
+    u = np.random.default_rng(0).random((12, 7))
+    _, accepted = speculative_generate(Cached(law), Cached(law), PROMPT, k=3, length=40, uniforms=u, process=no_token_twice)
+    assert accepted.tolist() == [3] * 10
+    _, accepted = self_speculate(CachedWithHidden(law), heads_of(law, 3), PROMPT, length=41, uniforms=u, process=no_token_twice)
+    assert accepted.tolist() == [0] + [3] * 10
+
+
+@pytest.mark.parametrize(("row", "tokens", "accepted"), [
+    ([0.25, 0.0, 0.75], [0, 1], 1),                                             # 0 drafted, accepted: 0.0 < 1/2; then 1: 0.75 >= 1/4
+    ([0.25, 0.75, 0.0], [1], 0),                                                # 0 drafted, rejected: 0.75 >= 1/2
+    ([0.75, 0.75, 0.0], [1, 0], 1),                                             # 1 drafted, always accepted, then 0
+])
+def test_a_row_of_uniforms_draws_then_accepts_then_draws_the_last(row: list[float], tokens: list[int], accepted: int) -> None:
+    def draft(context: Any) -> Any:
+        return [Fraction(1, 2), Fraction(1, 2)]
+
+    def target(context: Any) -> Any:
+        return [Fraction(1, 4), Fraction(3, 4)]
+
+    result = speculative_generate(Cached(draft), Cached(target), PROMPT, k=1, length=len(tokens), uniforms=[row])
+    assert [x.tolist() for x in result] == [tokens, [accepted]]
+    own = self_speculate(CachedWithHidden(target), heads_of(draft, 1), PROMPT, length=len(tokens) + 1, uniforms=[[0.5, 0.5, 0.0], row])
+    assert [x.tolist() for x in own] == [[0, *tokens], [0, accepted]]
+
+
 def test_a_pass_of_the_target_reads_all_drafts_at_once_and_the_caches_keep_what_was_emitted() -> None:
     draft, target = Cached(RandomModel(4, 8)), Cached(RandomModel(4, 9))
     u = np.random.default_rng(0).random((30, 5))
