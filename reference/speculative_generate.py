@@ -44,12 +44,8 @@ Process = Callable[[Sequence[int], Float64], ArrayLike]                         
 Verify = Callable[..., tuple[Int64, Int64]]                                     # as `speculative_verify`
 
 
-def _as_it_is(tokens: Sequence[int], p: Float64) -> ArrayLike:
-    return p
-
-
 def speculative_generate(draft: CachedModel, target: CachedModel, prompt: Sequence[int], *, k: int, length: int, uniforms: ArrayLike,
-                         eos: int | None = None, process: Process = _as_it_is, verify: Verify = speculative_verify) -> tuple[Int64, Int64]:
+                         eos: int | None = None, process: Process | None = None, verify: Verify | None = None) -> tuple[Int64, Int64]:
     """Generate with a draft model: the law of the target alone, in fewer passes of it.
 
         until there are enough tokens, or eos:
@@ -60,7 +56,7 @@ def speculative_generate(draft: CachedModel, target: CachedModel, prompt: Sequen
     uniforms (passes, 2 k + 1) in [0, 1): k to draw drafts, k to accept, 1 for the token after them; as many rows as passes
     are needed, `length` always suffice. process changes every law, of draft and target alike, that is drawn from or compared:
     filters, penalties, masks; it is given all tokens up to that place, drafts of this round included. verify is
-    `speculative_verify` or `verify_block`.
+    `speculative_verify` (None) or `verify_block`.
 
     >>> class Same:                                                             # after any token, one token or the other
     ...     fed = 0
@@ -88,7 +84,7 @@ def speculative_generate(draft: CachedModel, target: CachedModel, prompt: Sequen
         for j in range(k):
             so_far = [*tokens, *x]
             law = np.asarray(draft.extend(so_far[len(draft):]))[-1]             # the bonus and its predecessor too: vllm-project/vllm#9730
-            q.append(process(so_far, law))
+            q.append(_processed(so_far, law, process))
             x.append(int(sample(q[-1], u[j])))
         p = np.asarray(target.extend([*tokens, *x][len(target):]))[-(k + 1):]
         accepted.append(_verified(tokens, x, q, p, u[k:], process, verify))
@@ -98,7 +94,7 @@ def speculative_generate(draft: CachedModel, target: CachedModel, prompt: Sequen
 
 
 def self_speculate(model: CachedModelWithHidden, heads: Sequence[Head], prompt: Sequence[int], *, length: int, uniforms: ArrayLike,
-                   eos: int | None = None, process: Process = _as_it_is, verify: Verify = speculative_verify) -> tuple[Int64, Int64]:
+                   eos: int | None = None, process: Process | None = None, verify: Verify | None = None) -> tuple[Int64, Int64]:
     """Generate with the model's own multi-token prediction heads as the draft: the law of the model alone, in fewer passes.
 
         h_0 = the model's hidden state before its last token t_0
@@ -135,7 +131,7 @@ def self_speculate(model: CachedModelWithHidden, heads: Sequence[Head], prompt: 
             if h is None:                                                       # the prompt is not read yet
                 break
             law, h = head(h, (tokens + x)[-1])
-            q.append(process([*tokens, *x], np.asarray(law)))                   # the token just drawn is in: ml-explore/mlx-lm#990
+            q.append(_processed([*tokens, *x], law, process))                   # the token just drawn is in: ml-explore/mlx-lm#990
             x.append(int(sample(q[-1], u[j])))
         laws, hidden = model.extend([*tokens, *x][len(model):])
         p = np.asarray(laws)[-(len(x) + 1):]
@@ -162,14 +158,20 @@ def _next_row(rows: Float64, used: int) -> Float64:
     return np.asarray(rows[used])
 
 
-def _verified(tokens: list[int], x: list[int], q: list[ArrayLike], p: Array, u: Float64, process: Process, verify: Verify) -> int:
+def _verified(tokens: list[int], x: list[int], q: list[ArrayLike], p: Array, u: Float64, process: Process | None,
+              verify: Verify | None) -> int:
     """Append what one verification emits to the tokens; how many drafts it accepted. u: one for each draft, one for the last token."""
     k = len(x)
-    laws = np.stack([np.asarray(process([*tokens, *x[:j]], p[j])) for j in range(k + 1)])        # (k + 1, V)
+    laws = np.stack([_processed([*tokens, *x[:j]], p[j], process) for j in range(k + 1)])         # (k + 1, V)
     drafts = np.array(x, dtype=np.int64)
-    emitted, n = verify(drafts[None], np.reshape(np.array(q), (1, k, laws.shape[1])), laws[None], u[None, :k], u[k:])
+    draft_laws = np.reshape(np.array(q), (1, k, laws.shape[1]))
+    emitted, n = (verify or speculative_verify)(drafts[None], draft_laws, laws[None], u[None, :k], u[k:])
     tokens += emitted[0, : n[0] + 1].tolist()
     return int(n[0])
+
+
+def _processed(tokens: Sequence[int], law: ArrayLike, process: Process | None) -> Array:
+    return np.asarray(law if process is None else process(tokens, np.asarray(law)))
 
 
 def _finished(tokens: list[int], eos: int | None) -> Int64:

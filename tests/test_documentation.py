@@ -16,6 +16,9 @@ from oracles.tools.showing import page
 TOP = Path(__file__).parent.parent
 CONTRACT = (TOP / "docs" / "operations.md").read_text()
 README = (TOP / "README.md").read_text()
+DECODING = ["filter_probabilities", "apply_penalties", "sample", "speculative_verify", "verify_block", "verify_tree", "typical_acceptance",
+            "mtp_loss", "acceptance_rate", "expected_tokens", "speed_up", "tree_mask", "tree_positions", "mtp_positions",
+            "speculative_generate", "self_speculate"]
 CACHES = ["rope", "rope_frequencies", "yarn_mscale", "group_heads", "repeat_heads", "write_kv", "KVCache", "padded_positions",
           "BlockAllocator", "prefix_salt", "paging_waste", "paged_attention", "slot_mapping", "mla_compress", "mla_attention",
           "mla_attention_absorbed", "mla_scale", "rms_norm", "swiglu", "ContiguousCache", "PagePool", "PagedCache", "transformer_forward",
@@ -33,7 +36,7 @@ def signature_in_the_code(name: str) -> str:
     return f"{name}{inspect.Signature(parameters)}"
 
 
-@pytest.mark.parametrize("name", [operation.name for operation in OPERATIONS] + [*CACHES, "online_softmax", "memory_traffic"])
+@pytest.mark.parametrize("name", [operation.name for operation in OPERATIONS] + [*CACHES, *DECODING, "online_softmax", "memory_traffic"])
 def test_the_contract_has_the_signature_of_the_oracle(name: str) -> None:
     assert signature_in_the_contract(name) == signature_in_the_code(name)
 

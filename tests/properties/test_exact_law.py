@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 import functools
+import importlib
 from fractions import Fraction
 
 import numpy as np
@@ -111,6 +113,13 @@ def test_a_missing_bonus_keeps_the_token_law_and_breaks_the_length_law() -> None
         assert (length_law(law) == length_law(whole)) == (3 not in length_law(whole))    # disjoint models never come to the bonus
 
 
+def test_two_drafts_without_replacement_of_two_tokens_never_miss() -> None:
+    draft, target = random_models(2, 0)
+    again, without = (exact_law(draft, target, k=1, algorithm=functools.partial(tree, siblings=2, replace=r)) for r in (True, False))
+    assert set(length_law(again)) == {1, 2}
+    assert length_law(without) == {2: 1}
+
+
 def test_the_distance_of_two_laws_is_the_largest_difference_of_a_set() -> None:
     third = Fraction(1, 3)
     assert distance({(0,): third, (1,): 2 * third}, {(0,): Fraction(1, 2), (2,): Fraction(1, 2)}) == 2 * third
@@ -122,3 +131,10 @@ def test_a_draw_from_weights_that_are_no_distribution_is_an_error() -> None:
 
     with pytest.raises(ValueError, match="sum to 1"):
         enumerated_law(leaky)
+
+
+@pytest.mark.parametrize("name", ["enumeration", "exact_law", "random_models"])
+def test_the_examples_print_what_they_say(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"oracles.properties.{name}"))
+    assert result.attempted > 0
+    assert result.failed == 0
