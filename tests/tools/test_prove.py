@@ -6,8 +6,10 @@ import json
 import sys
 from dataclasses import replace
 from fractions import Fraction
+from importlib import resources
 from typing import Any
 
+import jsonschema
 import pytest
 
 from oracles.properties.declaration import UsageError
@@ -45,10 +47,13 @@ def test_every_lemma_comes_out_as_expected_within_a_minute(capsys: pytest.Captur
 
 
 @pytest.mark.proofs
-def test_the_json_has_the_keys_it_promises(capsys: pytest.CaptureFixture[str]) -> None:
-    for lemma in proven(capsys):
-        assert {"name", "statement", "result", "countermodel", "seconds"} <= set(lemma)
-        assert (lemma["countermodel"] is None) == (lemma["result"] == "proven")
+def test_the_json_fits_its_schema_and_the_schema_refuses_what_lacks_a_key(capsys: pytest.CaptureFixture[str]) -> None:
+    schema = json.loads(resources.files("oracles.tools").joinpath("schemas", "prove.schema.json").read_text())
+    lemmas = proven(capsys)
+    jsonschema.validate({"lemmas": lemmas}, schema)
+    assert all((lemma["countermodel"] is None) == (lemma["result"] == "proven") for lemma in lemmas)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"lemmas": [{key: lemmas[0][key] for key in lemmas[0] if key != "countermodel"}]}, schema)
 
 
 @pytest.mark.proofs
