@@ -12,10 +12,15 @@ import numpy as np
 import pytest
 
 from oracles.properties import check
+from oracles.properties.case import Case
 from oracles.properties.declaration import subject
+from oracles.properties.laws.every_operation import agreement
+from oracles.properties.operations import operation_named
 from oracles.properties.peers.calls import jax_attention, jax_pallas, onnx_reference, onnxruntime_attention
 from oracles.properties.peers.installed import copy_of
 from oracles.properties.report import FAILED, Verdict
+from oracles.properties.subjects import open_subject
+from oracles.properties.trial import Trial
 
 pytestmark = pytest.mark.peers
 
@@ -48,11 +53,13 @@ def test_torch_negative_scale_under_causal() -> None:
     for scale in (-0.7, 0.0):
         assert function(q, k, v, is_causal=True, scale=scale).isnan().all()
         assert function(q, k, v, attn_mask=torch.tensor([[True, False]]), scale=scale).item() == 4.0
-    verdict = verdict_of("peers:torch_sdpa_flash", "equal_scores_average_exactly")
-    assert verdict.status == FAILED
-    assert "nan" in verdict.reason
-    assert "top_left" in verdict.case
-    assert "scale=-" in verdict.case
+    arrays = {name: tensor.numpy() for name, tensor in (("q", q), ("k", k), ("v", v))}
+    case = Case("attention", arrays, {"causal": "top_left", "scale": -0.7})
+    for peer in ("peers:torch_sdpa", "peers:torch_sdpa_flash"):
+        subject = open_subject(peer, "attention", in_process=True)
+        judgement = agreement("out").judge(Trial(operation_named("attention"), subject, case))
+        assert judgement.failed
+        assert "nan" in judgement.reason
 
 
 def test_torch_flash_lse_of_an_empty_row() -> None:
