@@ -206,6 +206,17 @@ def zoo(
     raise typer.Exit(0 if census.good else 1)
 
 
+@app.command()
+def prove(
+    subject: Annotated[str, typer.Argument(help="What to prove about: speculative.")] = "speculative",
+    as_json: Json = False,
+) -> None:
+    """Machine-checked lemmas, and a countermodel in numbers for every broken variant. Needs oracles[proofs]."""
+    from .prove import prove as run
+
+    raise typer.Exit(run(subject, as_json))
+
+
 def _progress(*, quiet: bool) -> Progress:
     """A progress bar on the terminal's error channel, and nothing where that is no terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
