@@ -60,7 +60,7 @@ def mtp_positions(K: int, T: int, *, segments: ArrayLike | None = None) -> Bool:
     documents = np.zeros(T, dtype=np.int64) if segments is None else arguments.integers(
         "segments", segments, (T,), least=-2**63, most=2**63 - 1)
     scored = np.zeros((K, T), dtype=bool)
-    for j in range(1, min(K, T - 1) + 1):
+    for j in range(1, K + 1):
         scored[j - 1, :-j] = documents[j:] == documents[:-j]
     return scored
 

@@ -181,6 +181,22 @@ def test_a_row_of_uniforms_draws_then_accepts_then_draws_the_last(row: list[floa
     assert [x.tolist() for x in own] == [[0, *tokens], [0, accepted]]
 
 
+def test_the_first_head_starts_from_the_last_accepted_token() -> None:
+    """Not from a rejected one: antirez/ds4#750. The state at a token is the context up to it."""
+    states: list[list[int]] = []
+
+    def first_head(h: np.ndarray, token: int) -> Any:
+        states.append([*h.tolist(), token])
+        return [0.25] * 4, np.append(h, token)
+
+    law = RandomModel(4, 9)
+    u = np.random.default_rng(0).random((30, 5))
+    tokens, accepted = self_speculate(CachedWithHidden(law), [first_head, heads_of(RandomModel(4, 10), 1)[0]], PROMPT, length=30, uniforms=u)
+    assert set(accepted[1:]) == {0, 1, 2}
+    whole = PROMPT + tokens.tolist()
+    assert states == [whole[: len(state)] for state in states]
+
+
 def test_a_pass_of_the_target_reads_all_drafts_at_once_and_the_caches_keep_what_was_emitted() -> None:
     draft, target = Cached(RandomModel(4, 8)), Cached(RandomModel(4, 9))
     u = np.random.default_rng(0).random((30, 5))
