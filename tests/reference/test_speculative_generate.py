@@ -191,7 +191,8 @@ def test_the_first_head_starts_from_the_last_accepted_token() -> None:
 
     law = RandomModel(4, 9)
     u = np.random.default_rng(0).random((30, 5))
-    tokens, accepted = self_speculate(CachedWithHidden(law), [first_head, heads_of(RandomModel(4, 10), 1)[0]], PROMPT, length=30, uniforms=u)
+    heads = [first_head, *heads_of(RandomModel(4, 10), 1)]
+    tokens, accepted = self_speculate(CachedWithHidden(law), heads, PROMPT, length=30, uniforms=u)
     assert set(accepted[1:]) == {0, 1, 2}
     whole = PROMPT + tokens.tolist()
     assert states == [whole[: len(state)] for state in states]
