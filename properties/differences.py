@@ -38,6 +38,8 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
          "sliding_window of Hugging Face models."),
         ("bias and softcap together",
          "The cap first: here. The bias first: one release of the ONNX operator (onnx/onnx#7867)."),
+        ("bias and scale",
+         "The bias is not scaled: here and nearly everywhere. Added before the scale multiplies: JAX's Pallas flash kernel for TPUs."),
         ("a mask and is_causal together",
          "Both apply: here, and in PyTorch's CPU flash kernel. PyTorch's math backend raises."),
         ("log-sum-exp of a row that sees nothing",

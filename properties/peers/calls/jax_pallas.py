@@ -56,8 +56,16 @@ def decode(q: Any, k: Any, v: Any, *, causal: Any, window: Any = None, scale: An
     return out.reshape(B, Lq, Hq, D), np.ascontiguousarray(lse.reshape(B, Lq, Hq).swapaxes(1, 2))
 
 
-def tpu_flash(q: Any, k: Any, v: Any, *, causal: Any, scale: Any = None, bias: Any = None) -> Any:
-    """out (B, Lq, H, D) of pallas.ops.tpu.flash_attention, interpreted as a TPU would run it."""
+def tpu_flash(q: Any, k: Any, v: Any, *, causal: Any, scale: Any = None) -> Any:
+    """out (B, Lq, H, D) of pallas.ops.tpu.flash_attention, interpreted as a TPU would run it, without a bias."""
+    return tpu_flash_scaled_bias(q, k, v, causal=causal, scale=scale)
+
+
+def tpu_flash_scaled_bias(q: Any, k: Any, v: Any, *, causal: Any, scale: Any = None, bias: Any = None) -> Any:
+    """The same with its `ab`, which is added before sm_scale multiplies the sum: another convention than the contract's.
+
+    "Should the attention bias be added before or after", its source asks.
+    """
     import jax.experimental.pallas.tpu as pltpu
     from jax.experimental.pallas.ops.tpu.flash_attention import BlockSizes, flash_attention
 

@@ -265,7 +265,7 @@ def test_jax_tpu_flash_blind_row() -> None:
     v = x * jnp.arange(128, dtype=jnp.float32)[None, :, None, None]
     bias = np.zeros((1, 1, 128, 128), np.float32)
     bias[0, 0, 0], bias[0, 0, 1, :2] = -np.inf, -np.inf
-    out = np.asarray(jax_pallas.tpu_flash(x, x, v, causal="top_left", bias=jnp.asarray(bias)))[0, :3, 0, 0]
+    out = np.asarray(jax_pallas.tpu_flash_scaled_bias(x, x, v, causal="top_left", bias=jnp.asarray(bias)))[0, :3, 0, 0]
     assert np.isnan(out[0])
     assert 64.0 < out[1] < 65.0                                                 # row 1 sees no key, and what it gives are keys 2 to 127
     assert out[2] == 1.0
