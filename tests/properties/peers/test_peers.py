@@ -16,7 +16,7 @@ from oracles.properties.report import FAILED, HELD
 
 pytestmark = pytest.mark.peers
 
-SECONDS, COSTLY_SECONDS = 25.0, 12.0
+SECONDS, COSTLY_SECONDS = 20.0, 9.0
 FORWARD = ("answers", "out_agrees_with_the_oracle", "one_hot_values_show_the_weights", "heads_read_their_own_keys", "inputs_stay_untouched")
 BACKWARD = ("answers", "dq_agrees_with_the_oracle", "dk_agrees_with_the_oracle", "dv_agrees_with_the_oracle", "hidden_keys_get_no_gradient")
 WITH_BIAS = (*BACKWARD, "dbias_agrees_with_the_oracle")
