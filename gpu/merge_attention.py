@@ -22,7 +22,7 @@ def merge_attention(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any, *, backend: 
     array([[2., 2.]], dtype=float32)
 
     Raises ValueError where the shapes differ, RuntimeError where there is no device.
-    Error bound: `properties.bounds.merge_bound` under the default Arithmetic.
+    Error bound: `properties.bounds.merge_attention_bound` under the default Arithmetic.
     Source: Milakov and Gimelshein 2018 (arXiv 1805.02867), section 3.1.
     """
     out_a = arguments.floats("out_a", out_a)

@@ -28,7 +28,7 @@ def call(
     """
     given = {name: _laid_out(strided_copy(array, in_elements(array)), name, declaration) for name, array in case.arrays.items()}
     before = {name: array.tobytes() for name, array in given.items()}
-    buffers = {name: _laid_out(np.full(shape, np.nan, dtype), name, declaration) for name, (shape, dtype) in buffer_shapes.items()}
+    buffers = {name: _laid_out(unwritten(shape, dtype), name, declaration) for name, (shape, dtype) in buffer_shapes.items()}
     try:
         converted = {name: to_framework(array, declaration.framework) for name, array in (given | buffers).items()}
         positional, named = arguments(declaration, converted, case.options)
@@ -38,9 +38,9 @@ def call(
     except (Exception, SystemExit) as error:                                    # sys.exit in a kernel must not end the checker
         return Outcome(RAISED, message=f"{type(error).__name__}: {error}", traceback="".join(traceback.format_exception(error)[-4:]))
     try:
-        outputs = named_results(declaration, returned, {name: converted[name] for name in buffers})
-        now = {name: to_numpy(converted[name]) for name in given}               # frameworks that copied are asked for their copy
-        changed = tuple(name for name in given if now[name].tobytes() != before[name])
+        outputs = named_results(declaration, returned, {name: converted[name] for name in (*buffers, *declaration.in_place)})
+        now = {name: to_numpy(converted[name]) for name in given if name not in declaration.in_place}  # frameworks that copied: their copy
+        changed = tuple(name for name in now if now[name].tobytes() != before[name])
     except (NotAnArray, MalformedResult) as error:
         return Outcome(MALFORMED, message=str(error))
     except Exception as error:                                                  # a lazy array whose evaluation fails
@@ -72,7 +72,10 @@ class MalformedResult(ValueError):
 
 
 def named_results(declaration: Declaration, returned: Any, buffers: Mapping[str, Any]) -> dict[str, Array]:
-    """The returned value as {result name: array}: one array, a tuple in the contract's order, or a dict by name."""
+    """The returned value as {result name: array}: one array, a tuple in the contract's order, or a dict by name.
+
+    buffers: what the results were written to, where the subject takes them so or writes in place; then what it returns is not looked at.
+    """
     names = SIGNATURES[declaration.operation].results
     if buffers:
         return {name: to_numpy(array) for name, array in buffers.items()}
@@ -86,6 +89,12 @@ def named_results(declaration: Declaration, returned: Any, buffers: Mapping[str,
             raise MalformedResult(f"returned {len(returned)} values; want {', '.join(names)}")
         return {name: _array(name, value) for name, value in zip(names, returned) if value is not None}
     return {names[0]: _array(names[0], returned)}
+
+
+def unwritten(shape: tuple[int, ...], dtype: str) -> Array:
+    """A result buffer as the subject gets it: NaN everywhere, in integers the least number."""
+    kind = np.dtype(dtype)
+    return np.full(shape, np.iinfo(kind).min if kind.kind in "iu" else False if kind.kind == "b" else np.nan, kind)
 
 
 def _array(name: str, value: Any) -> Array:

@@ -13,8 +13,9 @@ from . import safetensors_file
 from .safetensors_file import Array
 from .strides import in_elements, strided_copy
 
-# What an option may be: a number, a name, a pair such as a window, or None.
-Option = None | bool | int | float | str | tuple[int | None, ...]
+# What an option may be: a number, a name, a pair such as a window, None, or a record of named numbers such as a scaling of RoPE.
+Plain = None | bool | int | float | str
+Option = Plain | tuple[int | None, ...] | Mapping[str, Plain]
 
 
 @dataclass(frozen=True)
@@ -97,15 +98,19 @@ def _in_the_order_of(old: Array | None, new: Array) -> Array:
 
 
 def _to_json(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as JSON: tuples become lists, floats their exact hexadecimal text."""
-    return {name: {"hex": value.hex()} if isinstance(value, float) else list(value) if isinstance(value, tuple) else value
-            for name, value in options.items()}
+    """Options as JSON: tuples become lists, floats their exact hexadecimal text, records say that they are one."""
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {"record": _to_json(value)}
+        return {"hex": value.hex()} if isinstance(value, float) else list(value) if isinstance(value, tuple) else value
+
+    return {name: plain(value) for name, value in options.items()}
 
 
 def _from_json(options: Mapping[str, Any]) -> dict[str, Any]:
     def revive(value: Any) -> Any:
         if isinstance(value, dict):
-            return float.fromhex(value["hex"])
+            return _from_json(value["record"]) if "record" in value else float.fromhex(value["hex"])
         return tuple(value) if isinstance(value, list) else value
 
     return {name: revive(value) for name, value in options.items()}

@@ -180,6 +180,7 @@ def _not_covered(run: Run) -> tuple[str, ...]:
     if "causal" in coverage.arguments:
         lines += [f"causal = {a}: not declared" for a in ("bottom_right", "top_left") if a not in coverage.causal]
     lines += [f"inputs in {name}: not declared" for name in ("float64", "float32", "float16", "bfloat16") if name not in coverage.dtypes]
+    lines += [f"{option} other than {', '.join(taken)}: not declared" for option, taken in coverage.only]
     if coverage.head_dims is not None:
         lines.append(f"head sizes other than {', '.join(map(str, coverage.head_dims))}: not declared")
     lines += sorted({f"{tally.law.name}: {tally.silence}" for tally in run.tallies if tally.silence and tally.compared})

@@ -3,8 +3,8 @@
     PROGRAM in.safetensors out.safetensors
 
 Tensors are named as the arguments; scalars are 0-d tensors (float64, int64); a window is an int64 tensor of two, -1 for no limit;
-strings and None stand in the metadata, None as "none". Results are named as in the contract. A non-zero exit is an error,
-except 77, which says that this case is not supported, and is reported as not covered.
+strings and None stand in the metadata, None as "none", and so do the fields of a record, as `scaling.factor`. Results are named as
+in the contract. A non-zero exit is an error, except 77, which says that this case is not supported, and is reported as not covered.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ def to_file(arguments: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, s
     for name, value in arguments.items():
         if isinstance(value, np.ndarray):
             tensors[name] = np.ascontiguousarray(value)
+        elif isinstance(value, Mapping):
+            metadata |= {f"{name}.{field}": str(number) for field, number in value.items()}
         elif isinstance(value, tuple):
             tensors[name] = np.array([-1 if side is None else side for side in value], np.int64)
         elif isinstance(value, float | int) and not isinstance(value, bool):

@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-# name: (what may be declared, the oracles' own convention first; what it decides)
-CONVENTIONS: dict[str, tuple[tuple[str, ...], str]] = {
-    "empty_rows": (("zero", "nan", "mean_v"), "output of a query that sees none of the keys there are: 0, NaN, or the mean of all values"),
-    "empty_lse": (("minus_infinity", "any"), "log-sum-exp of a query that sees no key: -inf, or left open"),
-    "nonfinite_behind_mask": (("undeclared", "ignored", "spread"),
-                              "NaN or inf that no query may see: undeclared, it is put only beyond kv_lengths; ignored, it must change "
-                              "nothing anywhere; spread, it is never put"),
-    "head_map": (("contiguous", "interleaved"), "query head h reads key/value head h // (Hq / Hkv), or h % Hkv"),
-    "window_counts_current": (("no", "yes"), "the window's left number counts keys before the current one, or the current one too"),
-    "bias_before_softcap": (("no", "yes"), "softcap is applied before the bias is added, or after (then the two together are not covered)"),
+
+@dataclass(frozen=True)
+class Convention:
+    """One point on which libraries differ.
+
+    values      what may be declared, the oracles' own first
+    meaning     what it decides
+    operations  the operations it concerns
+    """
+
+    values: tuple[str, ...]
+    meaning: str
+    operations: tuple[str, ...]
+
+
+_ATTENTION = ("attention", "attention_backward", "attention_packed", "attention_packed_backward")
+
+CONVENTIONS: dict[str, Convention] = {
+    "empty_rows": Convention(
+        ("zero", "nan", "mean_v"), "output of a query that sees none of the keys there are: 0, NaN, or the mean of all values",
+        (*_ATTENTION, "softmax"),
+    ),
+    "empty_lse": Convention(
+        ("minus_infinity", "any"), "log-sum-exp of a query that sees no key: -inf, or left open", (*_ATTENTION, "log_sum_exp")
+    ),
+    "nonfinite_behind_mask": Convention(
+        ("undeclared", "ignored", "spread"),
+        "NaN or inf that no query may see: undeclared, it is put only beyond kv_lengths; ignored, it must change nothing anywhere; "
+        "spread, it is never put", _ATTENTION,
+    ),
+    "head_map": Convention(("contiguous", "interleaved"), "query head h reads key/value head h // (Hq / Hkv), or h % Hkv", _ATTENTION),
+    "window_counts_current": Convention(
+        ("no", "yes"), "the window's left number counts keys before the current one, or the current one too", _ATTENTION
+    ),
+    "bias_before_softcap": Convention(
+        ("no", "yes"), "softcap is applied before the bias is added, or after (then the two together are not covered)", _ATTENTION
+    ),
 }  # fmt: skip
 
 
@@ -23,12 +51,12 @@ def declared(conventions: Mapping[str, Any]) -> dict[str, str]:
 
     Raises ValueError for an unknown name or value.
     """
-    result = {name: allowed[0] for name, (allowed, _) in CONVENTIONS.items()}
+    result = {name: convention.values[0] for name, convention in CONVENTIONS.items()}
     for name, value in conventions.items():
         if name not in CONVENTIONS:
             raise ValueError(f"conventions: got {name!r}; want one of {', '.join(CONVENTIONS)}")
-        allowed, meaning = CONVENTIONS[name]
-        if value not in allowed:
-            raise ValueError(f"conventions[{name!r}]: got {value!r}; want one of {', '.join(allowed)} ({meaning})")
+        known = CONVENTIONS[name]
+        if value not in known.values:
+            raise ValueError(f"conventions[{name!r}]: got {value!r}; want one of {', '.join(known.values)} ({known.meaning})")
         result[name] = value
     return result

@@ -19,6 +19,7 @@ class Coverage:
     empty           zero-length B, Lq or Lk
     negative_scale  scale < 0
     length_multiple lengths it takes are multiples of this
+    only            (option, values it takes) for options of a few values, such as a pairing or the kind of a scaling; absent: all
     """
 
     arguments: frozenset[str] = frozenset()
@@ -31,3 +32,8 @@ class Coverage:
     empty: bool = True
     negative_scale: bool = True
     length_multiple: int = 1
+    only: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def levels(self, option: str, known: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the known values of an option that it takes."""
+        return tuple(value for value in known if value in dict(self.only).get(option, known))

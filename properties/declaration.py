@@ -41,6 +41,7 @@ class Declaration:
     by_position: bool = False
     causal_is_boolean: bool = False
     buffers: tuple[str, ...] = ()
+    in_place: tuple[str, ...] = ()
     promises: tuple[str, ...] = ()
     version: str = ""
     unset: tuple[str, ...] = ()
@@ -56,6 +57,7 @@ class Declaration:
         """The inverse of `to_json`."""
         values = dict(data)
         coverage = _tuples(values["coverage"])
+        coverage["only"] = tuple((option, tuple(taken)) for option, taken in coverage["only"])
         values["coverage"] = Coverage(**{**coverage, "arguments": frozenset(coverage["arguments"])})
         values["arithmetic"] = Arithmetic(**values["arithmetic"])
         return cls(**_tuples(values))
@@ -75,6 +77,8 @@ def subject(
     framework: str = "numpy",
     rename: Mapping[str, str] | None = None,
     buffers: Iterable[str] = (),
+    in_place: Iterable[str] = (),
+    only: Mapping[str, Iterable[str]] | None = None,
     promises: Iterable[str] = (),
     name: str | None = None,
     version: str = "",
@@ -97,6 +101,8 @@ def subject(
     framework   arrays it takes: "numpy", "torch", "jax" or "cupy"
     rename      {argument of the contract: argument of the function}
     buffers     result names it takes as output buffers, which come filled with NaN, instead of returning them
+    in_place    results that it writes into the arguments of the same name instead of returning them: caches, parameters
+    only        {option: the values it takes} for options of a few values: only={"pairing": ["half"]}; undeclared: all of them
     promises    of "deterministic", "batch_invariant", "validates_input": laws that bind only those who promise
 
     Raises ValueError for an unknown operation, name or value.
@@ -105,8 +111,9 @@ def subject(
 
     def declare(function: Function) -> Function:
         declaration = of_function(
-            function, operation, rename=rename or {}, buffers=tuple(buffers), causal=None if causal is None else tuple(causal), name=name
-        )
+            function, operation, rename=rename or {}, buffers=tuple(buffers), causal=None if causal is None else tuple(causal), name=name,
+            only=only or {},
+        )  # fmt: skip
         limits: dict[str, Any] = {feature: False for feature in _among(refuses, REFUSABLE, "refuses")}
         if dtypes is not None:
             limits["dtypes"] = _some(_among(dtypes, FORMATS, "dtypes"), "dtypes")
@@ -120,6 +127,7 @@ def subject(
             coverage=replace(declaration.coverage, length_multiple=length_multiple, **limits),
             arithmetic=named,
             conventions=convention_table.declared(conventions or {}),
+            in_place=_among(in_place, _both_ways(signature_of(operation)), "in_place"),
             promises=_among(promises, PROMISES, "promises"),
             version=version,
         )
@@ -147,7 +155,7 @@ def declaration_of(function: Callable[..., Any], operation: str | None) -> Decla
 
 def of_function(
     function: Callable[..., Any], operation: str, *, rename: Mapping[str, str] | None = None, buffers: tuple[str, ...] = (),
-    causal: tuple[str | None, ...] | None = None, name: str | None = None,
+    causal: tuple[str | None, ...] | None = None, name: str | None = None, only: Mapping[str, Iterable[str]] | None = None,
 ) -> Declaration:  # fmt: skip
     """What the signature of a function says of it as an implementation of an operation."""
     contract = signature_of(operation)
@@ -170,7 +178,8 @@ def of_function(
     _check_unknown(parameters, contract, mapping, buffers, by_position, title, operation)
     boolean = "causal" in takes and _is_boolean(parameters, mapping.get("causal", "causal"))
     alignments = _alignments(causal, boolean, "causal" in takes, title)
-    coverage = Coverage(arguments=frozenset(a for a in takes if a in contract.optional), causal=alignments)
+    values = _values_taken(only or {}, contract, takes, title, operation)
+    coverage = Coverage(arguments=frozenset(a for a in takes if a in contract.optional), causal=alignments, only=values)
     return Declaration(
         operation=operation, name=title, coverage=coverage, rename=mapping, by_position=by_position, causal_is_boolean=boolean,
         buffers=_among(buffers, contract.results, "buffers"), conventions=convention_table.declared({}),
@@ -200,6 +209,27 @@ def _alignments(causal: tuple[str | None, ...] | None, boolean: bool, taken: boo
     for alignment in causal:
         _one_of(alignment, (None, "bottom_right", "top_left"), "causal")
     return (None, *(a for a in causal if a is not None)) if boolean else causal
+
+
+def _values_taken(
+    only: Mapping[str, Iterable[str]], contract: Signature, takes: list[str], title: str, operation: str
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What `only` says, checked; an option without a default that the function does not take must be told there."""
+    for option in only:
+        if option not in contract.optional:
+            raise UsageError(f"only: {option!r} is no option of {operation}; want some of {', '.join(contract.optional) or 'none'}")
+    values = {option: _some(_among(taken, contract.choices.get(option, tuple(taken)), f"only[{option!r}]"), f"only[{option!r}]")
+              for option, taken in only.items()}  # fmt: skip
+    for option, known in contract.choices.items():
+        if option not in takes and len(values.get(option, known)) != 1:
+            raise UsageError(f"{option}: {title} does not take it and does not say which it means; declare it: "
+                             f"only={{{option!r}: [{known[0]!r}]}}, one of {', '.join(known)}")  # fmt: skip
+    return tuple(sorted(values.items()))
+
+
+def _both_ways(contract: Signature) -> tuple[str, ...]:
+    """Names that are arguments and results at once."""
+    return tuple(name for name in contract.results if name in contract.required)
 
 
 def _parameters(function: Callable[..., Any], title: str) -> dict[str, inspect.Parameter]:

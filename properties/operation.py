@@ -41,8 +41,9 @@ class Operation:
         return SIGNATURES[self.name]
 
     def input_format(self, case: Case) -> str:
-        """The format of the first required array, which the others share."""
-        return str(case.arrays[self.signature.required[0]].dtype)
+        """The format of the first required array of floats, which the others share."""
+        floats = (case.arrays[name].dtype for name in self.signature.required if case.arrays[name].dtype.kind not in "biu")
+        return str(next(floats, "float64"))
 
     def allowed(self, arithmetic: ResolvedArithmetic, case: Case, conventions: Mapping[str, str]) -> dict[str, Float64]:
         """bound(subject) + bound(oracle): what a subject may differ from the oracle, which rounds in float64 itself.
@@ -57,9 +58,21 @@ class Operation:
         return {name: value * (1.0 + 2.0**-28) for name, value in subject.items()}
 
 
-def result_format(name: str, arithmetic: ResolvedArithmetic) -> str:
-    """The format in which a result is returned: `lse` for log-sum-exps, `out` for everything else."""
+INTEGER, BOOLEAN = "integer", "bool"
+
+
+def result_format(signature: Signature, name: str, arithmetic: ResolvedArithmetic) -> str:
+    """The format in which a result is returned: `lse` for log-sum-exps, `out` for other numbers; `INTEGER` means any integer dtype."""
+    if name in signature.integers:
+        return INTEGER
+    if name in signature.booleans:
+        return BOOLEAN
     return arithmetic.lse if name == "lse" else arithmetic.out
+
+
+def is_of_format(dtype: np.dtype[Any], wanted: str) -> bool:
+    """Whether a returned dtype is what `result_format` asks for."""
+    return dtype.kind in "iu" if wanted == INTEGER else dtype.name == wanted
 
 
 def as_float64(results: Mapping[str, Any]) -> dict[str, Float64]:

@@ -92,12 +92,13 @@ class Run:
 
     def finished(self, case: Case) -> Case:
         """The case as this subject's conventions and formats want it."""
-        if case.notes.get("poison") is None or not {"k", "v"} <= set(case.arrays):
+        poisoned = tuple(case.notes.get("poisoned", ("k", "v")))
+        if case.notes.get("poison") is None or not set(poisoned) <= set(case.arrays):
             return case
         spread = self.subject.declaration.conventions.get("nonfinite_behind_mask") == "spread"
         arithmetic = self.subject.declaration.arithmetic.resolve(self.operation.input_format(case))
         narrowest = min(FloatFormat(name).max for name in (arithmetic.accumulate, arithmetic.elementwise))
-        return _tamed(case, narrowest if narrowest < FloatFormat(arithmetic.inputs).max else np.inf, spread)
+        return _tamed(case, narrowest if narrowest < FloatFormat(arithmetic.inputs).max else np.inf, spread, poisoned)
 
 
 def begin(operation: Operation, subject: Subject, laws: tuple[str, ...] | None = None) -> Run:
@@ -202,12 +203,12 @@ def _random(strategy: Any, count: int, seed: int) -> list[Any]:
     return recipes[:count]
 
 
-def _tamed(case: Case, narrowest: float, spread: bool) -> Case:
+def _tamed(case: Case, narrowest: float, spread: bool, poisoned: tuple[str, ...]) -> Case:
     """Poison of a size that the subject's own arithmetic can hold, and no NaN for subjects that declare it to spread."""
     if not spread and np.isinf(narrowest):
         return case
     arrays = {}
-    for name in ("k", "v"):
+    for name in poisoned:
         array = case.arrays[name].astype(np.float64)
         held = array if np.isinf(narrowest) else np.where(np.abs(array) > narrowest**0.25, narrowest**0.25, array)
         arrays[name] = (np.where(np.isfinite(held), held, 1.0) if spread else held).astype(case.arrays[name].dtype)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -13,12 +14,17 @@ class Signature:
     optional    other arguments, arrays or not; absent means the default
     results     names of the results, in the order in which they are returned
     laid_out    arrays (arguments and results) whose axes are (B, H, L, D), reordered for a subject of another layout
+    integers    results that are token ids, counts or codes, in any integer dtype; booleans: results that are masks
+    choices     options without a default that take one of a few values; a subject without such an argument says which it means
     """
 
     required: tuple[str, ...]
     optional: tuple[str, ...]
     results: tuple[str, ...]
     laid_out: tuple[str, ...] = ()
+    integers: tuple[str, ...] = ()
+    booleans: tuple[str, ...] = ()
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def arguments(self) -> tuple[str, ...]:

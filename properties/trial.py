@@ -10,7 +10,7 @@ import numpy as np
 from .arithmetic import ResolvedArithmetic
 from .case import Case
 from .comparison import Float64
-from .operation import Operation, result_format
+from .operation import INTEGER, Operation, is_of_format, result_format
 from .outcome import RETURNED, Outcome
 from .safetensors_file import Array
 from .subjects import Subject
@@ -51,9 +51,12 @@ class Trial:
 
     def run_again(self) -> Outcome:
         """One more run of the subject on the same case."""
-        shapes = {name: (self.wanted[name].shape, result_format(name, self.arithmetic)) for name in self.subject.declaration.buffers
-                  if name in self.wanted}  # fmt: skip
+        shapes = {name: (self.wanted[name].shape, self._format(name).replace(INTEGER, "int64"))
+                  for name in self.subject.declaration.buffers if name in self.wanted}  # fmt: skip
         return self.subject.run(self.case, shapes)
+
+    def _format(self, name: str) -> str:
+        return result_format(self.operation.signature, name, self.arithmetic)
 
     @cached_property
     def defects(self) -> str:
@@ -65,9 +68,10 @@ class Trial:
                 return f"{name}: returned, though the case has no such result"
             if got.shape != self.wanted[name].shape:
                 return f"{name}: got shape {got.shape}; want {self.wanted[name].shape}"
-            wanted = result_format(name, self.arithmetic)
-            if got.dtype.name != wanted:
-                return f"{name}: got dtype {got.dtype}; want {wanted} (or declare another in Arithmetic)"
+            wanted = self._format(name)
+            if not is_of_format(got.dtype, wanted):
+                other = "" if wanted in (INTEGER, "bool") else " (or declare another in Arithmetic)"
+                return f"{name}: got dtype {got.dtype}; want {wanted}{other}"
         return ""
 
     @cached_property

@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> None:
 
 def _sendable(outcome: Outcome) -> Outcome:
     foreign = [f"{name} of dtype {array.dtype}" for name, array in outcome.outputs.items() if array.dtype not in DTYPES.values()]
-    return Outcome(MALFORMED, message=f"returned {', '.join(foreign)}; want floating-point arrays") if foreign else outcome
+    return Outcome(MALFORMED, message=f"returned {', '.join(foreign)}; want arrays of numbers") if foreign else outcome
 
 
 if __name__ == "__main__":

@@ -10,30 +10,21 @@ from oracles.properties.conventions import CONVENTIONS
 from oracles.properties.differences import DIFFERENCES
 from oracles.properties.operations import operation_named
 
-_BOUNDS = {
-    "softmax": bounds.softmax_bound,
-    "log_sum_exp": bounds.log_sum_exp_bound,
-    "merge_attention": bounds.merge_bound,
-    "attention": bounds.attention_bound,
-    "attention_backward": bounds.attention_backward_bound,
-    "attention_packed": bounds.attention_packed_bound,
-    "attention_packed_backward": bounds.attention_packed_backward_bound,
-}
-
-_DECLARED = 'As `@subject("attention", conventions={"empty_rows": "nan"})`; the first value of each is the oracles\' own.'
+_DECLARED = 'As `@subject("{}", conventions={{"{}": "{}"}})`; the first value of each is the oracles\' own.'
 
 
 def page(name: str) -> str:
     """Signature, contract, bound, laws, conventions and differences of one operation, as Markdown."""
     data = page_json(name)
     conventions = {f"{c['name']} ({', '.join(c['values'])})": c["meaning"] for c in data["conventions"]}
+    declared = [_DECLARED.format(name, c["name"], c["values"][1]) for c in data["conventions"][:1]]
     parts = [
         f"# {name}\n\n{data['summary']}",
         f"```\n{data['signature']}\n    -> {', '.join(data['results'])}\n```",
         data["contract"],
         f"## Bound\n\n{data['bound']}",
         "## Laws\n\n" + "\n\n".join(f"**{law['name']}** {law['statement']}" for law in data["laws"]),
-        "## Conventions a subject may declare\n\n" + (f"{_DECLARED}\n\n{_listed(conventions)}" if conventions else ""),
+        "## Conventions a subject may declare\n\n" + (f"{declared[0]}\n\n{_listed(conventions)}" if conventions else ""),
         "## How libraries differ\n\n" + _listed({d["point"]: d["answers"] for d in data["differences"]}),
         f"## Source\n\n{data['source']}.\n",
     ]
@@ -47,17 +38,17 @@ def _listed(entries: dict[str, str]) -> str:
 def page_json(name: str) -> dict[str, Any]:
     """The same as data."""
     operation = operation_named(name)
-    attention = "causal" in operation.signature.optional
     return {
         "operation": operation.name,
         "summary": operation.summary,
         "signature": _signature(operation.name, operation.oracle),
         "results": list(operation.signature.results),
         "contract": inspect.getdoc(operation.oracle) or "",
-        "bound": inspect.getdoc(_BOUNDS[name]) or "",
+        "bound": inspect.getdoc(getattr(bounds, f"{name}_bound")) or "",
         "laws": [{"name": law.name, "statement": inspect.cleandoc(law.statement)} for law in operation.laws],
-        "conventions": [{"name": n, "values": list(v), "meaning": m} for n, (v, m) in CONVENTIONS.items()] if attention else [],
-        "differences": [{"point": point, "answers": answers} for point, answers in DIFFERENCES[name]],
+        "conventions": [{"name": n, "values": list(c.values), "meaning": c.meaning} for n, c in CONVENTIONS.items()
+                        if name in c.operations],
+        "differences": [{"point": point, "answers": answers} for point, answers in DIFFERENCES.get(name, ())],
         "source": operation.source,
     }
 

@@ -2,7 +2,7 @@
 
 from .attention import attention_bound, attention_packed_bound
 from .attention_backward import attention_backward_bound, attention_packed_backward_bound
-from .merge import merge_bound
+from .merge import merge_attention_bound
 from .softmax import log_sum_exp_bound, softmax_bound
 
 __all__ = [
@@ -11,6 +11,6 @@ __all__ = [
     "attention_packed_backward_bound",
     "attention_packed_bound",
     "log_sum_exp_bound",
-    "merge_bound",
+    "merge_attention_bound",
     "softmax_bound",
 ]

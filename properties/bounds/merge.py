@@ -13,7 +13,7 @@ from .softmax import exponential_weights, lse_error, row_sum_errors
 from .sums import checked, g, roundings
 
 
-def merge_bound(arithmetic: ResolvedArithmetic, out_a: ArrayLike, lse_a: ArrayLike, out_b: ArrayLike,
+def merge_attention_bound(arithmetic: ResolvedArithmetic, out_a: ArrayLike, lse_a: ArrayLike, out_b: ArrayLike,
                 lse_b: ArrayLike) -> dict[str, Float64]:
     """How far a legal merge of these very numbers may be from the exact one: {"out" (..., Dv), "lse" (...)}.
 
@@ -27,7 +27,7 @@ def merge_bound(arithmetic: ResolvedArithmetic, out_a: ArrayLike, lse_a: ArrayLi
     or a part that is NaN: 0, to be compared by kind.
 
     >>> from oracles.properties import Arithmetic
-    >>> merge_bound(Arithmetic().resolve("float32"), [0.0], -np.inf, [0.0], -np.inf)
+    >>> merge_attention_bound(Arithmetic().resolve("float32"), [0.0], -np.inf, [0.0], -np.inf)
     {'out': array([0.]), 'lse': array(0.)}
 
     Source: Milakov and Gimelshein 2018 (arXiv 1805.02867), section 3.1, with the analysis of `exponential_weights`.

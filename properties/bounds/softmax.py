@@ -71,7 +71,7 @@ def exponential_weights(r: Roundings, s: Float64, ds: Float64, visible: Bool, si
     to the final one and the distance from it down to s sum to gap. Merging parts by their log-sum-exp: that value is
     rounded (m + ln l, with two constants in base 2), subtracted from the largest, and its exp taken again.
     One merge of all parts at once is covered; a merge in pairs rounds the log-sum-exp once more each time, and each of
-    those has `merge_bound`.
+    those has `merge_attention_bound`.
 
     T: the visible keys of a row lie in at most floor((span - 2) / tile_min) + 2 blocks, and not in more than there are
     blocks, ceil(N / tile_min), or keys; one rescaling less than blocks, one more for a merge, one more for a sink. A

@@ -80,14 +80,19 @@ def strides_are_respected(trial: Trial) -> Judgement:
     return within(trial.answer, trial.wanted, trial.allowed)
 
 
+def _untouched(got: Array) -> Array:
+    left: Array = got == np.iinfo(got.dtype).min if got.dtype.kind in "iu" else np.isnan(got.astype(np.float64))
+    return left
+
+
 def _takes_no_buffers(declaration: Declaration) -> str:
     return "" if declaration.buffers else "the subject takes no output buffers"
 
 
 @law(every=3, not_covered=_takes_no_buffers)
 def buffers_are_fully_written(trial: Trial) -> Judgement:
-    """Output buffers come filled with NaN; none is left where the oracle has a number."""
-    unwritten = {name: np.isnan(got.astype(np.float64)) & ~np.isnan(trial.wanted[name]) & np.isfinite(trial.allowed[name])
+    """Output buffers come filled with NaN, those of integers with the least there is; none is left where the oracle has a number."""
+    unwritten = {name: _untouched(got) & ~np.isnan(trial.wanted[name]) & np.isfinite(trial.allowed[name])
                  for name, got in trial.answer.items()}  # an overflow may be a NaN of the kernel's own
     for name, places in unwritten.items():
         if places.any():

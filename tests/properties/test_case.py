@@ -104,3 +104,10 @@ def test_a_file_that_holds_no_case_is_a_value_error(tmp_path: Path) -> None:
 
 def test_arguments_are_arrays_and_options_together() -> None:
     assert set(CASE.arguments()) == {"q", "mask", *OPTIONS}
+
+
+def test_a_record_among_the_options_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    case = CASE.with_options(scaling={"kind": "yarn", "factor": 0.1, "original_max_position_embeddings": 4096, "truncate": False})
+    back = saved(case, tmp_path)[0]
+    assert back.options == case.options
+    assert back.hash == case.hash != CASE.hash

@@ -13,6 +13,7 @@ from oracles import reference
 from oracles.properties import Arithmetic, check, checker, subject
 from oracles.properties.conventions import CONVENTIONS, declared
 from oracles.properties.report import Report
+from oracles.properties.signatures import SIGNATURES
 
 LAWS = ("answers", "out_agrees_with_the_oracle", "lse_agrees_with_the_oracle", "rows_that_see_nothing_are_empty",
         "one_hot_values_show_the_weights", "heads_read_their_own_keys", "nan_behind_the_mask_is_ignored")  # fmt: skip
@@ -155,5 +156,11 @@ def test_a_kernel_that_ignores_what_is_hidden_is_held_to_it_by_its_word(monkeypa
 
 
 def test_undeclared_means_the_oracles_own() -> None:
-    assert declared({}) == {name: values[0] for name, (values, _) in CONVENTIONS.items()}
+    assert declared({}) == {name: convention.values[0] for name, convention in CONVENTIONS.items()}
     assert declared({"head_map": "interleaved"})["empty_rows"] == "zero"
+
+
+def test_every_convention_concerns_operations_that_there_are() -> None:
+    for convention in CONVENTIONS.values():
+        assert convention.operations
+        assert set(convention.operations) <= set(SIGNATURES)

@@ -39,7 +39,7 @@ ANYWHERE = {
     "changes_its_inputs": ("inputs_stay_untouched", "k was changed"),
 }
 IN_A_WORKER = {
-    "returns_objects": ("answers", "out of dtype object; want floating-point arrays"),
+    "returns_objects": ("answers", "out of dtype object; want arrays of numbers"),
     "kills_its_process": ("answers", "the process killed by SIGKILL"),
     "ends_its_process": ("answers", "the process exited with status 3; its last words: out of tiles"),
     "ends_its_process_quietly": ("answers", "the process exited with status 0"),

@@ -29,7 +29,9 @@ def test_the_page_holds_signature_contract_bound_laws_and_source(operation: Oper
 @EVERY
 def test_conventions_are_shown_where_they_matter(operation: Operation) -> None:
     shown = {convention["name"] for convention in page_json(operation.name)["conventions"]}
-    assert shown == (set(CONVENTIONS) if "causal" in operation.signature.optional else set())
+    assert shown == {name for name, convention in CONVENTIONS.items() if operation.name in convention.operations}
+    assert page_json("softmax")["conventions"][0]["name"] == "empty_rows"
+    assert "head_map" not in {convention["name"] for convention in page_json("softmax")["conventions"]}
 
 
 def test_a_signature_has_names_and_defaults_and_no_annotations() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from oracles.properties import Arithmetic
-from oracles.properties.bounds import merge_bound
+from oracles.properties.bounds import merge_attention_bound
 from oracles.properties.simulated_kernels import Kernel, Plan, merged, store
 from oracles.reference import merge_attention
 
@@ -32,26 +32,27 @@ def test_legal_merges_stay_within_the_bound(contract: str) -> None:
         with np.errstate(invalid="ignore"):
             got = merged(Kernel(a, plan), list(zip(out, lse, strict=True)))
         exact = dict(zip(("out", "lse"), merge_attention(*parts), strict=True))
-        found = ratios({"out": store(got[0], a.out, a.flush_to_zero), "lse": store(got[1], a.lse)[:, 0]}, exact, merge_bound(a, *parts))
+        stored = {"out": store(got[0], a.out, a.flush_to_zero), "lse": store(got[1], a.lse)[:, 0]}
+        found = ratios(stored, exact, merge_attention_bound(a, *parts))
         assert max(found.values()) <= 1.0, f"seed {seed}: {found}"
         worst = {name: max(worst[name], found[name]) for name in worst}
     assert min(worst.values()) > 0.1
 
 
 def test_two_empty_parts_leave_nothing_to_be_wrong() -> None:
-    bound = merge_bound(Arithmetic().resolve("float32"), [1.0], -np.inf, [2.0], -np.inf)
+    bound = merge_attention_bound(Arithmetic().resolve("float32"), [1.0], -np.inf, [2.0], -np.inf)
     assert (bound["out"].tolist(), float(bound["lse"])) == ([0.0], 0.0)
 
 
 def test_what_an_empty_part_holds_does_not_matter() -> None:
     a = Arithmetic().resolve("float32")
-    one, other = (merge_bound(a, [x], -np.inf, [2.0], 1.0) for x in (np.nan, 1e30))
+    one, other = (merge_attention_bound(a, [x], -np.inf, [2.0], 1.0) for x in (np.nan, 1e30))
     assert one["out"] == other["out"] < 1e-5
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf])
 def test_a_part_that_is_nan_is_compared_by_kind(odd: float) -> None:
-    bound = merge_bound(Arithmetic().resolve("float32"), [1.0, 1.0], odd, [2.0, 2.0], 0.0)
+    bound = merge_attention_bound(Arithmetic().resolve("float32"), [1.0, 1.0], odd, [2.0, 2.0], 0.0)
     assert (bound["out"].tolist(), float(bound["lse"])) == ([0.0, 0.0], 0.0)
 
 
@@ -59,5 +60,5 @@ def test_weights_left_out_are_outside_the_bound() -> None:
     rng = np.random.default_rng(5)
     out, lse = rng.standard_normal((2, 8, 4)), rng.standard_normal((2, 8))
     exact = merge_attention(out[0], lse[0], out[1], lse[1])[0]
-    bound = merge_bound(Arithmetic().resolve("bfloat16"), out[0], lse[0], out[1], lse[1])
+    bound = merge_attention_bound(Arithmetic().resolve("bfloat16"), out[0], lse[0], out[1], lse[1])
     assert ratios({"out": out.mean(axis=0)}, {"out": exact}, {"out": bound["out"]})["out"] > 10.0
