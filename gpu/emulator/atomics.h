@@ -11,7 +11,7 @@ template <> struct Word<8> { using type = unsigned long long; };
 
 // Replaces *address by change(*address) and returns what stood there.
 template <class T, class Change>
-T read_modify_write(T* address, Change change) {
+EMU_INLINE T read_modify_write(T* address, Change change) {
   using Bits = typename Word<sizeof(T)>::type;
   Bits* bits = reinterpret_cast<Bits*>(address);
   may_yield();
@@ -29,14 +29,14 @@ T read_modify_write(T* address, Change change) {
 
 }  // namespace emu
 
-#define EMU_ATOMIC(NAME, EXPRESSION)                                                \
-  template <class T, class V>                                                       \
-  T NAME(T* address, V given) {                                                     \
-    const T value = static_cast<T>(given);                                          \
-    return emu::read_modify_write(address, [value](T old) -> T { return EXPRESSION; }); \
-  }                                                                                 \
-  template <class T, class V>                                                       \
-  T NAME##_block(T* address, V given) { return NAME(address, given); }
+#define EMU_ATOMIC(NAME, EXPRESSION)                                                       \
+  template <class T, class V>                                                              \
+  EMU_INLINE T NAME(T* address, V given) {                                                 \
+    const T value = static_cast<T>(given);                                                 \
+    return emu::read_modify_write(address, [value](T old) -> T { return EXPRESSION; });    \
+  }                                                                                        \
+  template <class T, class V>                                                              \
+  EMU_INLINE T NAME##_block(T* address, V given) { return NAME(address, given); }
 EMU_ATOMIC(atomicAdd, old + value)
 EMU_ATOMIC(atomicSub, old - value)
 EMU_ATOMIC(atomicExch, (static_cast<void>(old), value))
@@ -48,12 +48,12 @@ EMU_ATOMIC(atomicXor, old ^ value)
 #undef EMU_ATOMIC
 
 template <class T>
-T atomicCAS(T* address, T expected, T value) {
+EMU_INLINE T atomicCAS(T* address, T expected, T value) {
   return emu::read_modify_write(address, [=](T old) { return old == expected ? value : old; });
 }
-inline unsigned atomicInc(unsigned* address, unsigned limit) {
+EMU_INLINE unsigned atomicInc(unsigned* address, unsigned limit) {
   return emu::read_modify_write(address, [limit](unsigned old) { return old >= limit ? 0u : old + 1; });
 }
-inline unsigned atomicDec(unsigned* address, unsigned limit) {
+EMU_INLINE unsigned atomicDec(unsigned* address, unsigned limit) {
   return emu::read_modify_write(address, [limit](unsigned old) { return old == 0 || old > limit ? limit : old - 1; });
 }

@@ -7,6 +7,9 @@
 // before with what follows an atomic on the same address in a later block, in the thread that did it and after its next barrier.
 //
 // Of each cell (1 to 4 bytes) the last write and two reads since are kept: of three readers that race with one write, two are seen.
+//
+// What a cp.async writes is nobody's from its start until its thread has waited for its group: any access is a fault, whatever
+// barriers lie between. For others it is a write of that thread at its start, and again at its wait.
 #include "checker.h"
 
 #include <link.h>
@@ -28,6 +31,7 @@ struct Past {                // one access
 };
 struct Cell {
   Past write, read[2];
+  Past copy;  // a cp.async that its thread has not waited for; epoch before block_start: none
 };
 struct Region {
   char* start;
@@ -110,7 +114,8 @@ void check_warp_waited(unsigned warp, unsigned participants) {
 
 static size_t shadow_bytes(const Region& r) { return (r.bytes + r.cell_bytes - 1) / r.cell_bytes * sizeof(Cell) + 1; }
 
-EMU_EXPORT void emulator_add_region(const char* name, void* start, size_t bytes, int shared, size_t cell_bytes, int read_only, int written) {
+EMU_EXPORT void emulator_add_region(const char* name, void* start, size_t bytes, int shared, size_t cell_bytes, int read_only,
+                                    int written) {
   Region region = {static_cast<char*>(start), bytes, shared != 0, read_only != 0, written != 0, cell_bytes, nullptr, {0}};
   snprintf(region.name, sizeof region.name, "%s", name);
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -169,6 +174,17 @@ static void report_race(const Region& region, const char* at, const Past& past, 
   report(finding);
 }
 
+static void report_in_flight(const Region& region, const char* at, const Cell& cell, const Past& now, bool write) {
+  Finding finding = finding_of(Kind::async_copy, region, at, cell.copy.code);
+  finding.code[1] = now.code;
+  finding.thread[0] = cell.copy.thread, finding.thread[1] = now.thread;
+  const unsigned x = launch.block_index.x, y = launch.block_index.y, z = launch.block_index.z;
+  snprintf(finding.message, sizeof finding.message,
+           "%s of '%s' + %lld bytes, which a cp.async is still writing: block (%u,%u,%u) thread %u, and thread %u has not waited for its "
+           "copy", write ? "write" : "read", region.name, finding.offset, x, y, z, now.thread, cell.copy.thread);
+  report(finding);
+}
+
 // The region that holds the access, or null where it is none of the kernel's memory. Ends the launch where it is out of bounds.
 static Region* region_of(const char* p, size_t bytes, bool write, uint32_t code) {
   const auto holds = [&](const Region& r) { return p >= r.start && p + bytes <= r.start + r.bytes; };
@@ -206,6 +222,7 @@ static void remember_read(Cell& cell, const Past& now) {
 static void check_cell(Region& region, size_t index, const Past& now, bool write) {
   Cell& cell = region.cells[index];
   const char* at = region.start + index * region.cell_bytes;
+  if (cell.copy.epoch >= block_start) return report_in_flight(region, at, cell, now, write);
   const auto collides = [&](const Past& past) {
     return past.epoch && !(past.atomic && now.atomic) && !ordered(past, region, now.thread);
   };
@@ -223,6 +240,15 @@ static void check_cell(Region& region, size_t index, const Past& now, bool write
     report(finding);
   }
   remember_read(cell, now);
+}
+
+struct Span {
+  size_t first, last;  // cells
+};
+
+static Span cells_of(const Region& region, const char* p, size_t bytes) {
+  const auto offset = static_cast<size_t>(p - region.start);
+  return {offset / region.cell_bytes, (offset + bytes - 1) / region.cell_bytes};
 }
 
 void check_access(const void* address, size_t bytes, Access access, Order order, const void* instruction, bool must_align) {
@@ -246,9 +272,36 @@ void check_access(const void* address, size_t bytes, Access access, Order order,
   }
   const auto thread = static_cast<uint16_t>(fiber->linear);
   const Past now = {epoch, clocks[fiber->warp][fiber->lane][fiber->lane], thread, order == Order::atomic, code};
-  const size_t first = static_cast<size_t>(p - region->start) / region->cell_bytes;
-  const size_t last = static_cast<size_t>(p + bytes - 1 - region->start) / region->cell_bytes;
-  for (size_t i = first; i <= last; ++i) check_cell(*region, i, now, write);
+  const Span span = cells_of(*region, p, bytes);
+  for (size_t i = span.first; i <= span.last; ++i) check_cell(*region, i, now, write);
+}
+
+// ---- asynchronous copies ------------------------------------------------------------------------------------------------------
+
+static Region* shared_region_of(const void* address, size_t bytes, bool write, const void* instruction) {
+  const char* p = static_cast<const char*>(address);
+  if (p >= current->stack && p < current->stack + STACK_BYTES) return nullptr;
+  Region* region = region_of(p, bytes, write, static_cast<uint32_t>(relative_code(instruction)));
+  return region && region->shared ? region : nullptr;
+}
+
+void check_copy_starts(const void* to, const void* from, size_t bytes, const void* instruction) {
+  if (from && shared_region_of(from, bytes, false, instruction)) {
+    fail_at(Kind::async_copy, instruction, "cp.async reads from shared memory; want a source in global memory");
+  }
+  const Region* region = shared_region_of(to, bytes, true, instruction);
+  if (!region) fail_at(Kind::async_copy, instruction, "cp.async writes to memory that is not shared; want a target in shared memory");
+  if (from) check_access(from, bytes, Access::read, Order::plain, instruction, true);
+  check_access(to, bytes, Access::write, Order::plain, instruction, true);
+  const Span span = cells_of(*region, static_cast<const char*>(to), bytes);
+  for (size_t i = span.first; i <= span.last; ++i) region->cells[i].copy = region->cells[i].write;
+}
+
+void check_copy_lands(const void* to, size_t bytes, const void* instruction) {
+  const Region* region = shared_region_of(to, bytes, true, instruction);
+  const Span span = cells_of(*region, static_cast<const char*>(to), bytes);
+  for (size_t i = span.first; i <= span.last; ++i) region->cells[i].copy.epoch = 0;
+  check_access(to, bytes, Access::write, Order::plain, instruction, true);
 }
 
 }  // namespace emu

@@ -18,6 +18,8 @@ void check_launch_starts();
 void check_block_starts();
 void check_block_waited();                                    // __syncthreads: everything before is ordered with all after
 void check_warp_waited(unsigned warp, unsigned participants);  // __syncwarp: the same for those lanes
+void check_copy_starts(const void* to, const void* from, size_t bytes, const void* instruction);  // from null: zeros
+void check_copy_lands(const void* to, size_t bytes, const void* instruction);  // the wait of the thread that sent it off
 void check_fence();
 void check_synchronises(const void* address);
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# In the order in which they are told: what is more often the cause of another comes first.
 KINDS = (
-    "race", "out_of_bounds", "misaligned", "uninitialised", "write_to_const", "divergence", "launch", "time_limit", "async_copy",
+    "async_copy", "race", "out_of_bounds", "misaligned", "uninitialised", "write_to_const", "divergence", "launch", "time_limit",
     "undefined", "memory",
 )  # fmt: skip
 
@@ -14,7 +15,8 @@ KINDS = (
 class Finding:
     """One fault: kind (one of KINDS), where and who.
 
-    places     source lines "file.cu:42": of the access at fault, or of both accesses of a race (the earlier one first)
+    places     source lines "file.cu:42": of the access at fault, or of both accesses (the earlier one first): of a race, or of a cp.async
+               and what touches its bytes before the wait
     threads    their linear numbers in the block, in the same order
     block      blockIdx of the (later) access
     array      the array or shared variable it concerns, or ""

@@ -93,11 +93,11 @@ inline int __dp4a(int a, int b, int sum) {  // four products of signed bytes
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>((static_cast<unsigned long long>(a) * b) >> 32); }
 inline int __mul24(int a, int b) { return a * b; }
 
-template <class T> inline T __ldg(const T* p) { return *p; }
-template <class T> inline T __ldcs(const T* p) { return *p; }
-template <class T> inline T __ldcg(const T* p) { return *p; }
-template <class T> inline void __stcs(T* p, T value) { *p = value; }
-template <class T> inline void __stcg(T* p, T value) { *p = value; }
+template <class T> EMU_INLINE T __ldg(const T* p) { return *p; }
+template <class T> EMU_INLINE T __ldcs(const T* p) { return *p; }
+template <class T> EMU_INLINE T __ldcg(const T* p) { return *p; }
+template <class T> EMU_INLINE void __stcs(T* p, T value) { *p = value; }
+template <class T> EMU_INLINE void __stcg(T* p, T value) { *p = value; }
 
 // The host side of NVIDIA's headers lacks these. The one rounding to double before the last changes a result only where it
 // makes a tie: within 2^-53 of one.

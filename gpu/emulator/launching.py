@@ -73,7 +73,7 @@ class EmulatedKernel:
             configuration = _Configuration(grid3, block3, shared_mem, seed, backwards, int(self.check), float(seconds))
             count = self._functions.emulator_launch(ctypes.byref(configuration), addresses)
             raw = [self._functions.emulator_finding(i).contents for i in range(count)]
-            # A race often shows first as a read of what nobody wrote yet: the race is the cause.
+            # A race often shows first as a read of what nobody wrote yet, and a copy not waited for as a race: the cause comes first.
             findings = [self._finding(one) for one in sorted(raw, key=lambda one: int(one.kind))]
             del values
             overrun = memory.overrun()

@@ -17,13 +17,17 @@
 #define EMU_EXPORT extern "C" __attribute__((visibility("default")))
 // Last parameters of everything that a report should place at its caller.
 #define EMU_CALLER const char *file = __builtin_FILE(), int line = __builtin_LINE()
+// What reads or writes the kernel's memory for it: inlined, so that the access lies at a line of the kernel.
+#define EMU_INLINE inline __attribute__((always_inline))
 
 namespace emu {
 
 enum class State { ready, at_barrier, at_warp, exited };
 enum class Op { none, syncthreads, syncthreads_reduce, syncwarp, shuffle, vote, match, reduce, mma, ldmatrix };
 // In the order of KINDS in faults.py.
-enum class Kind { race, out_of_bounds, misaligned, uninitialised, write_to_const, divergence, launch, time_limit, async_copy, undefined, memory };
+enum class Kind {
+  async_copy, race, out_of_bounds, misaligned, uninitialised, write_to_const, divergence, launch, time_limit, undefined, memory
+};
 
 constexpr unsigned WARP = 32, MAX_THREADS = 1024, MAX_WARPS = MAX_THREADS / WARP;
 constexpr size_t EXCHANGED = 64;  // most bytes that a lane brings to a warp collective
@@ -32,6 +36,7 @@ struct Copy {
   void* to;
   const void* from;  // null: zeros
   size_t bytes;
+  const void* instruction;  // that sent it off
 };
 
 struct Fiber {
@@ -72,9 +77,9 @@ void may_yield();
 void fence();                                   // __threadfence
 void atomic_access(void* address, size_t bytes);  // before each atomic: orders blocks that synchronise through one
 
-void start_copy(void* to, const void* from, size_t bytes, const char* file, int line);
+void start_copy(void* to, const void* from, size_t bytes);
 void commit_copies();
-void wait_for_copies(int still_running, const char* file, int line);
+void wait_for_copies(int still_running);  // of the thread's groups, the newest
 
 // Reports and ends the launch: the fiber is never resumed.
 [[noreturn]] void fail(Kind kind, const char* file, int line, const char* format, ...);

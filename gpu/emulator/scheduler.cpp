@@ -120,7 +120,9 @@ static void fiber_main() {
   kernel_body(kernel_argument);
   in_kernel = false;
   for (const auto& group : current->copies) {
-    if (!group.empty() && schedule.strict) fail(Kind::async_copy, nullptr, 0, "exits with asynchronous copies it never waited for");
+    if (!group.empty() && schedule.strict) {
+      fail_at(Kind::async_copy, group.front().instruction, "exits with asynchronous copies it never waited for");
+    }
   }
   current->state = State::exited;
   ++schedule.exited;
@@ -208,17 +210,16 @@ void atomic_access(void* address, size_t) {
   if (checking) check_synchronises(address);
 }
 
-// ---- asynchronous copies: they land at the wait, and may collide with any access from their start on ---------------------
+// ---- asynchronous copies: they land as late as they may, at the wait; until then their target holds NaN ---------------------
 
-void start_copy(void* to, const void* from, size_t bytes, const char*, int) {
+void start_copy(void* to, const void* from, size_t bytes) {
   InRuntime runtime;
-  const void* caller = __builtin_return_address(0);
+  const void* instruction = __builtin_return_address(0);
   auto& groups = current->copies;
   if (groups.empty()) groups.emplace_back();
-  if (checking && from) check_access(from, bytes, Access::read, Order::plain, caller, true);
-  if (checking) check_access(to, bytes, Access::write, Order::plain, caller, true);
-  memset(to, 0xff, bytes);  // undefined (NaN) until waited for
-  groups.back().push_back({to, from, bytes});
+  if (checking) check_copy_starts(to, from, bytes, instruction);
+  memset(to, 0xff, bytes);
+  groups.back().push_back({to, from, bytes, instruction});
 }
 
 void commit_copies() {
@@ -228,12 +229,12 @@ void commit_copies() {
   groups.emplace_back();
 }
 
-void wait_for_copies(int still_running, const char*, int) {
+void wait_for_copies(int still_running) {
   InRuntime runtime;
   auto& groups = current->copies;
   while (static_cast<int>(groups.size()) - 1 > still_running) {
     for (const Copy& copy : groups.front()) {
-      if (checking) check_access(copy.to, copy.bytes, Access::write, Order::plain, __builtin_return_address(0), true);
+      if (checking) check_copy_lands(copy.to, copy.bytes, __builtin_return_address(0));
       if (copy.from) memcpy(copy.to, copy.from, copy.bytes);
       else memset(copy.to, 0, copy.bytes);
     }

@@ -3,7 +3,7 @@
 //   mma_m16n8k16_bf16 / _f16   d (16, 8) += a (16, 16, row major) b (16, 8, column major), float32 accumulation
 //   ldmatrix_x2 / _x4 [_trans] two or four 8x8 matrices of 16-bit elements: lane 8 i + r gives the address of row r of matrix i
 //   cp_async_16                16 bytes from global to shared memory, asynchronously (zeros where pred is false);
-//                              visible to the thread itself after commit and wait, to others after a barrier too
+//                              visible to the thread itself after commit and wait (or wait_all), to others after a barrier too
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -62,6 +62,9 @@ template <int N>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
 }
+
+// Waits for all of this thread's copies, those not yet in a group included.
+__device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wait_all;\n" ::: "memory"); }
 
 }  // namespace ptx
 #endif

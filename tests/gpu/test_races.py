@@ -15,7 +15,7 @@ from oracles.gpu import Kernel, KernelFault
 pytestmark = pytest.mark.gpu
 
 SIGNATURE = "const float* x, float* y, int n"
-REVERSE = "int t = threadIdx.x; s[t] = x[t];{barrier} y[t] = s[63 - t];"
+COPY = "__shared__ __align__(16) float s[64]; int t = threadIdx.x; if (t < 16)\nptx::cp_async_16(s + 4 * t, x + 4 * t);\n"
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,38 @@ FAULTS = [
     Planted("an early return before a barrier", "if (threadIdx.x >= n) return;\n__syncthreads();", "divergence", lines=(3,), n=50,
             says="exited"),
     Planted("a shift by 40 bits", "y[0] =\n1 << (n - 24);", "undefined", lines=(3,), block=(1,), says="shift by 40"),
+    Planted("an asynchronous copy read behind a barrier but before the wait",
+            COPY + "ptx::cp_async_commit(); __syncthreads();\ny[t] = s[63 - t];\nptx::cp_async_wait<0>();",
+            "async_copy", "s", (3, 5), says="thread 15 has not waited"),
+    Planted("an asynchronous copy read by its own thread before the wait",
+            COPY + "ptx::cp_async_commit(); if (t < 16)\ny[t] = s[4 * t];\nptx::cp_async_wait<0>();",
+            "async_copy", "s", (3, 5), says="thread 0, and thread 0 has not waited"),
+    Planted("an asynchronous copy written over before the wait",
+            COPY + "ptx::cp_async_commit(); __syncthreads();\ns[t] = 0;\nptx::cp_async_wait<0>();",
+            "async_copy", "s", (3, 5), says="write of 's'"),
+    Planted("two asynchronous copies to the same bytes", "__shared__ __align__(16) float s[4]; if (threadIdx.x < 2)\n"
+            "ptx::cp_async_16(s, x);\n__syncthreads(); ptx::cp_async_wait_all();", "async_copy", "s", (3, 3), says="write of 's'"),
+    Planted("a wait for all groups but the one that is read",
+            COPY + "ptx::cp_async_commit(); ptx::cp_async_wait<1>(); __syncthreads();\ny[t] = s[63 - t];\nptx::cp_async_wait<0>();",
+            "async_copy", "s", (3, 5)),
+    Planted("a wait for copies that no group holds",
+            COPY + "ptx::cp_async_wait<0>(); __syncthreads();\ny[t] = s[63 - t];\nptx::cp_async_wait_all();", "async_copy", "s", (3, 5)),
+    Planted("an asynchronous copy never waited for", COPY + "ptx::cp_async_commit();", "async_copy", lines=(3,), says="exits with"),
+    Planted("an asynchronous copy waited for but behind no barrier",
+            COPY + "ptx::cp_async_commit();\nptx::cp_async_wait<0>(); if (t >= 16)\ny[t] = s[63 - t];", "race", "s", (5, 6)),
+    Planted("an asynchronous copy to where another thread still reads",
+            "__shared__ __align__(16) float s[64]; int t = threadIdx.x; s[t] = 0; __syncthreads(); y[t] =\ns[63 - t];\n"
+            "if (t >= 48) ptx::cp_async_16(s + 4 * (t - 48), x);\nptx::cp_async_wait_all();", "race", "s", (3, 4)),
+    Planted("an asynchronous copy out of shared memory", "__shared__ __align__(16) float s[8]; s[4 + threadIdx.x] = 0;\n"
+            "ptx::cp_async_16(s, s + 4);", "async_copy", lines=(3,), block=(1,), says="want a source in global memory"),
+    Planted("an asynchronous copy into global memory", "ptx::cp_async_16(y, x);", "async_copy", lines=(2,), block=(1,),
+            says="want a target in shared memory"),
+    Planted("an asynchronous copy into a local array", "__align__(16) float a[4];\nptx::cp_async_16(a, x);", "async_copy", lines=(3,),
+            block=(1,), says="want a target in shared memory"),
+    Planted("an asynchronous copy past the end of its source",
+            "__shared__ __align__(16) float s[4];\nptx::cp_async_16(s, x + 64);", "out_of_bounds", "x", (3,), block=(1,)),
+    Planted("a misaligned asynchronous copy", "__shared__ __align__(16) float s[8];\nptx::cp_async_16(s + 1, x);", "misaligned",
+            lines=(3,), block=(1,)),
     Planted("too many threads", "y[0] = 1;", "launch", block=(2048,), says="1024"),
     Planted("a block too deep", "y[0] = 1;", "launch", block=(1, 1, 65), says="64 along z"),
     Planted("a grid too high", "y[0] = 1;", "launch", grid=(1, 65536), says="65535"),
@@ -109,6 +141,18 @@ CLEAN = [
             "x[threadIdx.x]; __threadfence(); __syncthreads(); if (threadIdx.x == 0) { __threadfence(); "
             "last = atomicAdd((int*)y, 1) == (int)gridDim.x - 1; } __syncthreads(); "
             "if (last && threadIdx.x < 32) y[40 + threadIdx.x] = y[1 + threadIdx.x];", grid=(4,)),
+    Planted("asynchronous copies waited for, then a barrier",
+            COPY + "ptx::cp_async_commit(); ptx::cp_async_wait<0>(); __syncthreads(); y[t] = s[63 - t];"),
+    Planted("asynchronous copies in no group, all waited for", COPY + "ptx::cp_async_wait_all(); __syncthreads(); y[t] = s[63 - t];"),
+    Planted("an asynchronous copy read by its own thread after the wait",
+            COPY + "ptx::cp_async_commit(); ptx::cp_async_wait<0>(); if (t < 16) y[t] = s[4 * t];"),
+    Planted("an asynchronous copy handed on in its warp",
+            COPY + "ptx::cp_async_commit(); ptx::cp_async_wait<0>(); __syncwarp(); if (t < 16) y[t] = s[4 * (15 - t)];"),
+    Planted("two stages of asynchronous copies",
+            "__shared__ __align__(16) float s[2][64]; int t = threadIdx.x; auto fill = [&](int i) {"
+            "if (t < 16) ptx::cp_async_16(s[i % 2] + 4 * t, x + 4 * t, i < 3); ptx::cp_async_commit(); };"
+            "fill(0); for (int i = 0; i < 4; ++i) { fill(i + 1); ptx::cp_async_wait<1>(); __syncthreads();"
+            "y[t] = s[i % 2][63 - t]; __syncthreads(); } ptx::cp_async_wait<0>();"),
     Planted("early exits in a kernel without barriers", "if (threadIdx.x >= n) return; y[threadIdx.x] = x[threadIdx.x];", n=50),
     Planted("bytes of one word written by four threads", "reinterpret_cast<unsigned char*>(y)[threadIdx.x] = 1;", block=(1,)),
 ]  # fmt: skip
@@ -116,7 +160,7 @@ CLEAN = [
 
 def run(folder: Path, planted: Planted, *, check: bool = True, schedule: str | int = "in_order") -> tuple[np.ndarray[Any, Any], Kernel]:
     source = folder / "planted.cu"
-    source.write_text(f'extern "C" __global__ void k({SIGNATURE}) {{\n{planted.body}\n}}\n')
+    source.write_text(f'#include "ptx.cuh"\n#line 1\nextern "C" __global__ void k({SIGNATURE}) {{\n{planted.body}\n}}\n')
     kernel = Kernel(source, "k")
     x, y = (np.arange(size, dtype=np.float32) * scale for size, scale in zip(planted.sizes, (1, 0)))
     kernel(planted.grid, planted.block, (x, y, planted.n), shared_mem=planted.shared_mem, backend="emulated", check=check,

@@ -36,7 +36,7 @@ inline void check_pointer(const void* p, const char* file, int line) {
 }
 
 template <class Fragment, class T>
-void load(Fragment& f, const T* p, unsigned stride, bool row_order, const char* file, int line) {
+EMU_INLINE void load(Fragment& f, const T* p, unsigned stride, bool row_order, const char* file, int line) {
   check_pointer(p, file, line);
   emu::wait_for_warp(0xffffffffu, emu::Op::mma, nullptr, 0, file, line);
   for (int i = 0; i < Fragment::num_elements; ++i) {
@@ -45,16 +45,16 @@ void load(Fragment& f, const T* p, unsigned stride, bool row_order, const char* 
   }
 }
 template <class Use, int M, int N, int K, class T, class Layout>
-void load_matrix_sync(fragment<Use, M, N, K, T, Layout>& f, const T* p, unsigned stride, EMU_CALLER) {
+EMU_INLINE void load_matrix_sync(fragment<Use, M, N, K, T, Layout>& f, const T* p, unsigned stride, EMU_CALLER) {
   load(f, p, stride, std::is_same<Layout, row_major>::value, file, line);
 }
 template <int M, int N, int K, class T>
-void load_matrix_sync(fragment<accumulator, M, N, K, T>& f, const T* p, unsigned stride, layout_t layout, EMU_CALLER) {
+EMU_INLINE void load_matrix_sync(fragment<accumulator, M, N, K, T>& f, const T* p, unsigned stride, layout_t layout, EMU_CALLER) {
   load(f, p, stride, layout == mem_row_major, file, line);
 }
 
 template <int M, int N, int K, class T>
-void store_matrix_sync(T* p, const fragment<accumulator, M, N, K, T>& f, unsigned stride, layout_t layout, EMU_CALLER) {
+EMU_INLINE void store_matrix_sync(T* p, const fragment<accumulator, M, N, K, T>& f, unsigned stride, layout_t layout, EMU_CALLER) {
   check_pointer(p, file, line);
   emu::wait_for_warp(0xffffffffu, emu::Op::mma, nullptr, 0, file, line);
   for (int i = 0; i < f.num_elements; ++i) {

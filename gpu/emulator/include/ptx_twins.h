@@ -36,14 +36,14 @@ inline void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsign
 
 // Register j of lane l holds elements 2 (l % 4) and the next of row l / 4 of matrix j; transposed: of column l / 4.
 template <int Matrices>
-void ldmatrix(unsigned (&r)[Matrices], const void* row, bool transposed, const char* file, int line) {
+EMU_INLINE void ldmatrix(unsigned (&r)[Matrices], const void* row, bool transposed, const char* file, int line) {
   if (reinterpret_cast<uintptr_t>(row) % 16) {
     emu::fail(emu::Kind::misaligned, file, line, "ldmatrix: the address of a row is not a multiple of 16");
   }
   emu::wait_for_warp(0xffffffffu, emu::Op::ldmatrix, &row, sizeof row, file, line);
   const int lane = static_cast<int>(emu::current->lane);
   for (int j = 0; j < Matrices; ++j) {
-    const auto element = [&](int r, int c) {
+    const auto element = [&](int r, int c) __attribute__((always_inline)) {
       const unsigned short* theirs;
       memcpy(&theirs, emu::brought_by(8 * j + r, true, file, line), sizeof theirs);
       return static_cast<unsigned>(theirs[c]);
@@ -54,21 +54,25 @@ void ldmatrix(unsigned (&r)[Matrices], const void* row, bool transposed, const c
     r[j] = low | high << 16;
   }
 }
-inline void ldmatrix_x4(unsigned (&r)[4], const void* row, EMU_CALLER) { ldmatrix(r, row, false, file, line); }
-inline void ldmatrix_x4_trans(unsigned (&r)[4], const void* row, EMU_CALLER) { ldmatrix(r, row, true, file, line); }
-inline void ldmatrix_x2(unsigned (&r)[2], const void* row, EMU_CALLER) { ldmatrix(r, row, false, file, line); }
-inline void ldmatrix_x2_trans(unsigned (&r)[2], const void* row, EMU_CALLER) { ldmatrix(r, row, true, file, line); }
+EMU_INLINE void ldmatrix_x4(unsigned (&r)[4], const void* row, EMU_CALLER) { ldmatrix(r, row, false, file, line); }
+EMU_INLINE void ldmatrix_x4_trans(unsigned (&r)[4], const void* row, EMU_CALLER) { ldmatrix(r, row, true, file, line); }
+EMU_INLINE void ldmatrix_x2(unsigned (&r)[2], const void* row, EMU_CALLER) { ldmatrix(r, row, false, file, line); }
+EMU_INLINE void ldmatrix_x2_trans(unsigned (&r)[2], const void* row, EMU_CALLER) { ldmatrix(r, row, true, file, line); }
 
-inline void cp_async_16(void* shared, const void* global, bool pred = true, EMU_CALLER) {
+EMU_INLINE void cp_async_16(void* shared, const void* global, bool pred = true, EMU_CALLER) {
   if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global)) % 16) {
     emu::fail(emu::Kind::misaligned, file, line, "cp.async of 16 bytes: an address is not a multiple of 16");
   }
-  emu::start_copy(shared, pred ? global : nullptr, 16, file, line);
+  emu::start_copy(shared, pred ? global : nullptr, 16);
 }
-inline void cp_async_commit() { emu::commit_copies(); }
+EMU_INLINE void cp_async_commit() { emu::commit_copies(); }
 template <int N>
-inline void cp_async_wait(EMU_CALLER) {
-  emu::wait_for_copies(N, file, line);
+EMU_INLINE void cp_async_wait() {
+  emu::wait_for_copies(N);
+}
+EMU_INLINE void cp_async_wait_all() {
+  emu::commit_copies();
+  emu::wait_for_copies(0);
 }
 
 }  // namespace ptx
