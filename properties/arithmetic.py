@@ -19,6 +19,7 @@ class Arithmetic:
     scores          format in which scores are stored before the softmax; None: `accumulate`
     lse             format of the returned log-sum-exp; None: float64 for float64 inputs, else float32
     gradient        format in which partial gradients are kept between blocks; None: `accumulate`
+    phases          format in which rotary embedding computes frequencies, angles, sines and cosines; None: `elementwise`
     gradient_blocks how many partial gradients of that format are added at most (matters only with `gradient`)
     row_sum_rounded the softmax's denominator sums the *rounded* probabilities
     truncating      accumulation may truncate instead of rounding to nearest, as tensor cores do
@@ -27,6 +28,7 @@ class Arithmetic:
     recomputes      a backward pass recomputes out and lse itself instead of reading those handed in
     flush_to_zero   subnormal results may become zero
     exp_ulps, log_ulps, tanh_ulps   largest error of the function, in units of `elementwise` roundoff of its value
+    trig_ulps       the same of sine and cosine, in units of `phases` roundoff
     tile_min        smallest number of keys between two rescalings of the accumulator (online softmax)
 
     >>> Arithmetic().resolve("bfloat16").out
@@ -44,6 +46,7 @@ class Arithmetic:
     scores: str | None = None
     lse: str | None = None
     gradient: str | None = None
+    phases: str | None = None
     gradient_blocks: int = 1
     row_sum_rounded: bool = False
     truncating: bool = False
@@ -54,6 +57,7 @@ class Arithmetic:
     exp_ulps: float = 4.0
     log_ulps: float = 4.0
     tanh_ulps: float = 4.0
+    trig_ulps: float = 4.0
     tile_min: int = 16
 
     def __post_init__(self) -> None:
@@ -64,7 +68,7 @@ class Arithmetic:
                     FloatFormat(value)
                 except ValueError as error:
                     raise ValueError(f"{name}: {error}") from None
-        for name in ("exp_ulps", "log_ulps", "tanh_ulps", "tile_min", "gradient_blocks"):
+        for name in ("exp_ulps", "log_ulps", "tanh_ulps", "trig_ulps", "tile_min", "gradient_blocks"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: got {getattr(self, name)}; want a positive number")
 
@@ -80,6 +84,7 @@ class Arithmetic:
         chosen["probabilities"] = chosen["probabilities"] or chosen["elementwise"]
         chosen["scores"] = chosen["scores"] or chosen["accumulate"]
         chosen["gradient"] = chosen["gradient"] or chosen["accumulate"]
+        chosen["phases"] = chosen["phases"] or chosen["elementwise"]
         return ResolvedArithmetic(inputs=dtype, **chosen)
 
     @classmethod
@@ -102,6 +107,7 @@ class ResolvedArithmetic:
     scores: str
     lse: str
     gradient: str
+    phases: str
     gradient_blocks: int
     row_sum_rounded: bool
     truncating: bool
@@ -112,6 +118,7 @@ class ResolvedArithmetic:
     exp_ulps: float
     log_ulps: float
     tanh_ulps: float
+    trig_ulps: float
     tile_min: int
 
     def widened(self) -> ResolvedArithmetic:
@@ -119,7 +126,7 @@ class ResolvedArithmetic:
         return replace(Arithmetic().resolve("float64"), inputs=self.inputs)
 
 
-FORMAT_FIELDS = ("out", "accumulate", "elementwise", "probabilities", "scores", "lse", "gradient")
+FORMAT_FIELDS = ("out", "accumulate", "elementwise", "probabilities", "scores", "lse", "gradient", "phases")
 
 PRESETS: dict[str, Arithmetic] = {
     # What holds when nothing is declared: float32 inside (float64 for float64), output in the input's format.

@@ -52,7 +52,7 @@ class Operation:
         of the subject are float32 or coarser the oracle's share is at most 2^-29 of the subject's; it is added as a factor.
         """
         subject = self.bound(arithmetic, case, conventions)
-        if "float64" in (arithmetic.accumulate, arithmetic.elementwise, arithmetic.out):
+        if "float64" in (arithmetic.accumulate, arithmetic.elementwise, arithmetic.out, arithmetic.phases):
             oracle = self.bound(arithmetic.widened(), case, conventions)
             return {name: subject[name] + oracle[name] for name in subject}
         return {name: value * (1.0 + 2.0**-28) for name, value in subject.items()}

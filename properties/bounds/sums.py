@@ -63,6 +63,7 @@ class Roundings:
     scores: Rounding
     lse: Rounding
     gradient: Rounding
+    phases: Rounding
 
     @property
     def rescale_u(self) -> float:
@@ -95,7 +96,7 @@ def roundings(arithmetic: ResolvedArithmetic) -> Roundings:
     return Roundings(
         a, inputs=plain(a.inputs), out=plain(a.out), accumulate=plain(a.accumulate, factor=2.0 if a.truncating else 1.0),
         elementwise=plain(a.elementwise), probabilities=plain(a.probabilities, a.elementwise), scores=plain(a.scores, a.elementwise),
-        lse=plain(a.lse), gradient=plain(a.gradient, a.accumulate))
+        lse=plain(a.lse), gradient=plain(a.gradient, a.accumulate), phases=plain(a.phases))
 
 
 def underflow_unit(name: str, flush_to_zero: bool) -> float:

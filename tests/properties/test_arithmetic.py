@@ -24,6 +24,11 @@ def test_probabilities_follow_elementwise_and_scores_follow_accumulate() -> None
     assert (r.probabilities, r.scores, r.gradient) == ("bfloat16", "float64", "float64")
 
 
+def test_phases_follow_elementwise_unless_declared() -> None:
+    assert Arithmetic(elementwise="bfloat16").resolve("float16").phases == "bfloat16"
+    assert Arithmetic(elementwise="bfloat16", phases="float32").resolve("float16").phases == "float32"
+
+
 @pytest.mark.parametrize("name", FORMAT_FIELDS)
 def test_input_stands_for_the_format_of_the_inputs(name: str) -> None:
     assert getattr(Arithmetic(**{name: "input"}).resolve("bfloat16"), name) == "bfloat16"
@@ -35,7 +40,7 @@ def test_an_unknown_format_is_refused_by_name(name: str) -> None:
         Arithmetic(**{name: "float31"})
 
 
-@pytest.mark.parametrize("name", ["exp_ulps", "log_ulps", "tanh_ulps", "tile_min", "gradient_blocks"])
+@pytest.mark.parametrize("name", ["exp_ulps", "log_ulps", "tanh_ulps", "trig_ulps", "tile_min", "gradient_blocks"])
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
 def test_a_number_that_is_not_positive_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"^{name}: got .*; want a positive number"):
