@@ -21,6 +21,9 @@ class Arithmetic:
     gradient        format in which partial gradients are kept between blocks; None: `accumulate`
     phases          format in which rotary embedding computes frequencies, angles, sines and cosines; None: `elementwise`
     gradient_blocks how many partial gradients of that format are added at most (matters only with `gradient`)
+    projected       format in which latent attention stores what it makes with w_uk and w_uv: keys and values, or the queries and
+                    sums of the absorbed form; None: `accumulate`
+    absorbed        latent attention takes w_uk to the queries and w_uv behind the sum instead of building keys and values
     row_sum_rounded the softmax's denominator sums the *rounded* probabilities
     truncating      accumulation may truncate instead of rounding to nearest, as tensor cores do
     scaled_q        q is multiplied by scale and rounded to its own format before the product
@@ -48,6 +51,8 @@ class Arithmetic:
     gradient: str | None = None
     phases: str | None = None
     gradient_blocks: int = 1
+    projected: str | None = None
+    absorbed: bool = False
     row_sum_rounded: bool = False
     truncating: bool = False
     scaled_q: bool = False
@@ -84,6 +89,7 @@ class Arithmetic:
         chosen["probabilities"] = chosen["probabilities"] or chosen["elementwise"]
         chosen["scores"] = chosen["scores"] or chosen["accumulate"]
         chosen["gradient"] = chosen["gradient"] or chosen["accumulate"]
+        chosen["projected"] = chosen["projected"] or chosen["accumulate"]
         chosen["phases"] = chosen["phases"] or chosen["elementwise"]
         return ResolvedArithmetic(inputs=dtype, **chosen)
 
@@ -109,6 +115,8 @@ class ResolvedArithmetic:
     gradient: str
     phases: str
     gradient_blocks: int
+    projected: str
+    absorbed: bool
     row_sum_rounded: bool
     truncating: bool
     scaled_q: bool
@@ -126,7 +134,7 @@ class ResolvedArithmetic:
         return replace(Arithmetic().resolve("float64"), inputs=self.inputs)
 
 
-FORMAT_FIELDS = ("out", "accumulate", "elementwise", "probabilities", "scores", "lse", "gradient", "phases")
+FORMAT_FIELDS = ("out", "accumulate", "elementwise", "probabilities", "scores", "lse", "gradient", "phases", "projected")
 
 PRESETS: dict[str, Arithmetic] = {
     # What holds when nothing is declared: float32 inside (float64 for float64), output in the input's format.

@@ -87,9 +87,14 @@ def forward(r: Roundings, q: Array, k: Array, v: Array, *, sinks: ArrayLike | No
             **options: Any) -> Forward:
     """The exact forward pass and its bounds, for the backward bound to go on from."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
-    (B, Hq, Lq, _), (_, Hkv, Lk, _) = q.shape, v.shape
-    scores = score_errors(r, q, k, **options)
-    column = None
+    return from_scores(r, score_errors(r, q, k, **options), v, Hq=q.shape[1], sinks=sinks, dropout_mask=dropout_mask, dropout_p=dropout_p)
+
+
+def from_scores(r: Roundings, scores: Scores, v: Float64, *, Hq: int, sinks: ArrayLike | None = None,
+                dropout_mask: ArrayLike | None = None, dropout_p: float = 0.0) -> Forward:
+    """What follows from scores known to within `scores.ds`: softmax, product with v (B, Hkv, Lk, Dv), log-sum-exp."""
+    B, Hkv, Lk, _ = v.shape
+    Lq, column = scores.s.shape[2] * Hkv // Hq, None
     if sinks is not None:
         heads = finite(arguments.widen("sinks", sinks, (Hq,)))
         hidden = np.isneginf(arguments.widen("sinks", sinks, (Hq,)))
@@ -98,7 +103,7 @@ def forward(r: Roundings, q: Array, k: Array, v: Array, *, sinks: ArrayLike | No
     kept, factor = arguments.dropout(dropout_mask, dropout_p, (B, Hq, Lq, Lk))
     z: Float64 | float = 1.0 if kept is None else grouped(kept * factor, Hkv)
     v = np.where(np.any(scores.visible, axis=-2)[..., None], finite(v), 0.0)    # what no query sees may be of any size
-    out, b_out = _out_error(r, w, scores.visible, z, v)
+    out, b_out = out_error(r, w, scores.visible, z, v)
     given_up = scores.overflow | w.hopeless
     anything = w.seen > 0.0
     out_bound = np.where(given_up & anything, np.inf, np.where(anything, r.out.bound(out, b_out), 0.0))
@@ -109,7 +114,7 @@ def forward(r: Roundings, q: Array, k: Array, v: Array, *, sinks: ArrayLike | No
     return Forward(scores, w, z, v, out, out_bound, lse_bound)
 
 
-def _out_error(r: Roundings, w: Weights, visible: Bool, z: Float64 | float, v: Float64) -> tuple[Float64, Float64]:
+def out_error(r: Roundings, w: Weights, visible: Bool, z: Float64 | float, v: Float64) -> tuple[Float64, Float64]:
     """The exact out and its error before it is stored, (B, Hkv, R, Dv)."""
     unit = 2.0 ** np.ceil(np.log2(np.maximum(np.abs(v).max(initial=0.0), np.finfo(np.float64).tiny)))
     v = v / unit                                                                # squares neither overflow nor vanish

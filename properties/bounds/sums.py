@@ -49,8 +49,8 @@ class Rounding:
 class Roundings:
     """A `Rounding` for every format an arithmetic names, under the names it uses.
 
-    `probabilities` and `scores` round nothing where that format holds every number of `elementwise`, and `gradient`
-    nothing where it holds every number of `accumulate`: storing there is exact. `function_exp` and so on are the
+    `probabilities` and `scores` round nothing where that format holds every number of `elementwise`, and `gradient` and
+    `projected` nothing where it holds every number of `accumulate`: storing there is exact. `function_exp` and so on are the
     relative errors of the functions. `declared` is the arithmetic they come from.
     """
 
@@ -88,7 +88,7 @@ def roundings(arithmetic: ResolvedArithmetic) -> Roundings:
     def plain(name: str, source: str | None = None, factor: float = 1.0) -> Rounding:
         f = FloatFormat(name)
         largest = min(f.max, _SQUARE_FITS)
-        if source is not None and _holds(f, FloatFormat(source)):
+        if source is not None and holds(f, FloatFormat(source)):
             return Rounding(0.0, 0.0, largest)
         return Rounding(factor * f.unit_roundoff, factor * underflow_unit(name, arithmetic.flush_to_zero), largest)
 
@@ -111,7 +111,7 @@ def underflow_unit(name: str, flush_to_zero: bool) -> float:
     return f.tiny if flush_to_zero or name == "float64" else f.smallest / 2
 
 
-def _holds(wide: FloatFormat, narrow: FloatFormat) -> bool:
+def holds(wide: FloatFormat, narrow: FloatFormat) -> bool:
     """Every number of `narrow` is one of `wide`."""
     return (wide.fraction_bits >= narrow.fraction_bits and wide.smallest <= narrow.smallest and wide.max >= narrow.max
             and wide.tiny <= narrow.tiny)
