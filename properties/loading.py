@@ -29,15 +29,7 @@ def load(spec: str, operation: str | None, declared: Mapping[str, Any] | None = 
         raise UsageError(f"SUBJECT: got {spec!r}; want module:function, file.py:function, peers:name or cmd:PROGRAM")
     if place == "peers":
         return _peer(name, operation)
-    module = load_file(Path(place)) if place.endswith(".py") else _module(place)
-    function: Any = module
-    for part in name.split("."):
-        if not hasattr(function, part):
-            offered = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
-            raise UsageError(f"SUBJECT: {place} has no {part!r}; it has {', '.join(offered) or 'no functions'}")
-        function = getattr(function, part)
-    if not callable(function):
-        raise UsageError(f"SUBJECT: {spec} is {type(function).__name__}; want a function")
+    function = named_object(spec)
     if declared:
         if "takes" in declared:
             raise UsageError(f"takes: {spec} is a Python function, whose signature tells what it takes; want it for cmd:PROGRAM alone")
@@ -52,6 +44,23 @@ def load(spec: str, operation: str | None, declared: Mapping[str, Any] | None = 
         except ValueError as error:                                             # an arithmetic or convention that there is not
             raise UsageError(str(error)) from None
     return function, declaration_of(function, operation)
+
+
+def named_object(spec: str) -> Any:
+    """The function, class or factory behind `module:name` or `path/file.py:name`. Raises UsageError saying what could not be found."""
+    place, _, name = spec.rpartition(":")
+    if not place or not name:
+        raise UsageError(f"SUBJECT: got {spec!r}; want module:name or file.py:name")
+    module = load_file(Path(place)) if place.endswith(".py") else _module(place)
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            offered = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
+            raise UsageError(f"SUBJECT: {place} has no {part!r}; it has {', '.join(offered) or 'no functions'}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise UsageError(f"SUBJECT: {spec} is {type(found).__name__}; want a function")
+    return found
 
 
 def _peer(name: str, operation: str | None) -> tuple[Callable[..., Any], Declaration]:
