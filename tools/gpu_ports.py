@@ -65,11 +65,11 @@ def flash_attention_split(q: Any, k: Any, v: Any, *, causal: Any, window: Any = 
 
 @subject("attention_backward", arithmetic=ARITHMETIC, dtypes=FORMATS, causal=ALIGNMENTS, head_dims=(5, 16, 40), promises=["deterministic"])
 def flash_attention_backward(q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, *, causal: Any, window: Any = None, scale: Any = None,
-                             softcap: Any = None, mask: Any = None, kv_lengths: Any = None, sinks: Any = None, alibi_slopes: Any = None,
-                             dropout_mask: Any = None, dropout_p: Any = 0.0) -> Any:
-    """kernels/flash_backward.cu; it takes no bias."""
+                             softcap: Any = None, bias: Any = None, mask: Any = None, kv_lengths: Any = None, sinks: Any = None,
+                             alibi_slopes: Any = None, dropout_mask: Any = None, dropout_p: Any = 0.0) -> Any:
+    """kernels/flash_backward.cu."""
     return backward.flash_attention_backward(q, k, v, out, lse, dout, causal=causal, window=window, scale=scale, softcap=softcap,
-                                             mask=mask, kv_lengths=kv_lengths, sinks=sinks, alibi_slopes=alibi_slopes,
+                                             bias=bias, mask=mask, kv_lengths=kv_lengths, sinks=sinks, alibi_slopes=alibi_slopes,
                                              dropout_mask=dropout_mask, dropout_p=dropout_p, backend=EMULATED)
 
 

@@ -1,7 +1,8 @@
-// The gradient of tiled attention from out and lse of the forward pass, in four kernels without atomics: the same bits each time.
+// The gradient of tiled attention from out and lse of the forward pass, in five kernels without atomics: the same bits each time.
 //
 //   delta = rowsum(dout out),  p = e^(s - lse),  ds = p ((dout v^T) kept / (1 - dropout_p) - delta) (1 - tanh^2)
 //   dv = (p kept / (1 - dropout_p))^T dout,  dk = scale ds^T q,  dq = scale ds k,  dsink = -sum e^(sink - lse) delta
+//   dbias = the sum of ds, without the last factor, over the axes along which the bias repeats
 //
 // Shapes and the packed form as in flash_forward.cu; dq, dk, dv like q, k, v; dout like out; delta like lse, float32.
 //   row_delta      a warp a row; a row that saw only its sink has delta 0, whatever its dout
@@ -14,9 +15,13 @@
 //   query_gradient a block takes 16 queries of one head and passes over the keys in tiles of 32
 //                  grid (ceil(Lq / 16), Hq, B)   block (32, 4)
 //                  shared 32 C + 64 (C + 1) + 512 floats: 26.6 KB at C = 64, 51.3 KB at 128, 100.3 KB at 256 (opt in above 48)
+//   bias_gradient  a block takes 16 x 32 elements of the bias, float32, and passes over all scores they were added to: the batch, the
+//                  heads and the tiles of the axes along which it repeats, in order; (nB, nH, nQ, nK) its own shape, each 1 or whole
+//                  grid (ceil(nK / 32), ceil(nQ / 16), nB nH)   block (32, 4)
+//                  shared 32 C + 64 (C + 1) + 128 floats: 25.1 KB at C = 64, 49.8 KB at 128, 98.8 KB at 256 (opt in above 48)
 // What a query does not see is not multiplied: NaN and inf behind a mask never matter.   budget: 255 registers, 0 spills
 // instances: row_delta<float|__half|__nv_bfloat16>, key_gradient<float|__half|__nv_bfloat16, 64|128|256>,
-//   query_gradient<float|__half|__nv_bfloat16, 64|128|256>
+//   query_gradient<float|__half|__nv_bfloat16, 64|128|256>, bias_gradient<float|__half|__nv_bfloat16, 64|128|256>
 // Source: Dao 2023 (arXiv 2307.08691), algorithm 2; one pass for each of dK, dV and dQ instead of atomics on dQ.
 #include "attention.cuh"
 
@@ -55,9 +60,27 @@ sink_gradient(const float* __restrict__ lse, const float* __restrict__ delta, co
   if (warp == 0 && lane == 0) dsinks[h] = sums[0] + sums[1] + sums[2] + sums[3];
 }
 
-// Of row i and the key of this lane: p with dropout, and ds without scale; `seen` says for 32 keys which ones the row sees.
+// Of the rows of this warp and the key of this lane: q k^T and dout v^T. Up to C columns the tiles are padded with 0.
+template <int C>
+__device__ __forceinline__ void dot_products(const float* sQ, const float* sO, const float* sK, const float* sV, int columns,
+                                             float (&s)[ROWS_A_WARP], float (&dp)[ROWS_A_WARP]) {
+  const int lane = threadIdx.x, warp = threadIdx.y;
+#pragma unroll
+  for (int r = 0; r < ROWS_A_WARP; ++r) s[r] = 0.f, dp[r] = 0.f;
+  for (int c = 0; c < columns; ++c) {
+    const float key = sK[lane * (C + 1) + c], value = sV[lane * (C + 1) + c];
+#pragma unroll
+    for (int r = 0; r < ROWS_A_WARP; ++r) {
+      s[r] = fmaf(sQ[(warp + r * WARPS) * C + c], key, s[r]);
+      dp[r] = fmaf(sO[(warp + r * WARPS) * C + c], value, dp[r]);
+    }
+  }
+}
+
+// Of row i and the key of this lane: p with dropout, ds without scale, and what reaches a bias; `seen` says for 32 keys which ones
+// the row sees.
 struct Pair {
-  float p, ds;
+  float p, ds, d_bias;
   unsigned seen;
 };
 
@@ -65,7 +88,8 @@ __device__ __forceinline__ Pair gradient_of_score(const Scores& scores, float do
   const float capped = scores.capped(dot), s = scores.added_and_hidden(capped, i, j);
   const bool sees = s != -CUDART_INF_F;
   const float p = sees ? expf(s - lse) : 0.f, kept = sees ? scores.kept_factor(i, j) : 0.f;
-  return {p * kept, sees ? p * (dp * kept - delta) * scores.slope_of_cap(capped) : 0.f, __ballot_sync(FULL_WARP, sees)};
+  const float d_bias = sees ? p * (dp * kept - delta) : 0.f;
+  return {p * kept, sees ? d_bias * scores.slope_of_cap(capped) : 0.f, d_bias, __ballot_sync(FULL_WARP, sees)};
 }
 
 template <typename T, int C>
@@ -106,15 +130,8 @@ key_gradient(const T* __restrict__ q, const T* __restrict__ k, const T* __restri
       load_tile<BM, C, THREADS>(sQ, C, q, q_rows, i0, stop, D, thread);
       load_tile<BM, C, THREADS>(sO, C, dout, o_rows, i0, stop, Dv, thread);
       __syncthreads();
-      float s[ROWS_A_WARP] = {}, dp[ROWS_A_WARP] = {};
-      for (int c = 0; c < max(D, Dv); ++c) {          // both are padded with 0 to C columns
-        const float key = sK[lane * (C + 1) + c], value = sV[lane * (C + 1) + c];
-#pragma unroll
-        for (int r = 0; r < ROWS_A_WARP; ++r) {
-          s[r] = fmaf(sQ[(warp + r * WARPS) * C + c], key, s[r]);
-          dp[r] = fmaf(sO[(warp + r * WARPS) * C + c], value, dp[r]);
-        }
-      }
+      float s[ROWS_A_WARP], dp[ROWS_A_WARP];
+      dot_products<C>(sQ, sO, sK, sV, max(D, Dv), s, dp);
 #pragma unroll
       for (int r = 0; r < ROWS_A_WARP; ++r) {
         const int row = warp + r * WARPS, i = i0 + row;
@@ -191,15 +208,8 @@ query_gradient(const T* __restrict__ q, const T* __restrict__ k, const T* __rest
     load_tile<BN, C, THREADS>(sV, C + 1, v, v_rows, j0, stop, Dv, thread);
     __syncthreads();
     if (i0 + warp >= scores.n_q) continue;            // the whole warp: it only helps to load
-    float s[ROWS_A_WARP] = {}, dp[ROWS_A_WARP] = {};
-    for (int c = 0; c < max(D, Dv); ++c) {            // both are padded with 0 to C columns
-      const float key = sK[lane * (C + 1) + c], value = sV[lane * (C + 1) + c];
-#pragma unroll
-      for (int r = 0; r < ROWS_A_WARP; ++r) {
-        s[r] = fmaf(sQ[(warp + r * WARPS) * C + c], key, s[r]);
-        dp[r] = fmaf(sO[(warp + r * WARPS) * C + c], value, dp[r]);
-      }
-    }
+    float s[ROWS_A_WARP], dp[ROWS_A_WARP];
+    dot_products<C>(sQ, sO, sK, sV, max(D, Dv), s, dp);
     unsigned seen[ROWS_A_WARP];
 #pragma unroll
     for (int r = 0; r < ROWS_A_WARP; ++r) {
@@ -225,5 +235,78 @@ query_gradient(const T* __restrict__ q, const T* __restrict__ k, const T* __rest
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c)
       if (c * 32 + lane < D) narrow(scale * q_sum[r][c], &dq[q_rows.first + i * q_rows.step + c * 32 + lane]);
+  }
+}
+
+// Which part of an axis an element, or a tile, of the bias stands for: all of it where the bias repeats (its step is 0).
+struct Part {
+  int from, stop;
+};
+
+__device__ __forceinline__ Part part_of(long long step, int from, int size, int whole) {
+  return step == 0 ? Part{0, whole} : Part{from, min(from + size, whole)};
+}
+
+template <typename T, int C>
+__global__ void __launch_bounds__(THREADS, 1)
+bias_gradient(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const T* __restrict__ dout,
+              const float* __restrict__ lse, const float* __restrict__ delta, float* __restrict__ dbias, int B,
+              const int* __restrict__ kv_lengths, const int* __restrict__ cu_q, const int* __restrict__ cu_k, const float* __restrict__ bias,
+              const unsigned char* __restrict__ mask, const unsigned char* __restrict__ kept, const float* __restrict__ slopes,
+              const long long* __restrict__ steps, int Hq, int Hkv, int Lq, int Lk, int D, int Dv, int causal, int left, int right,
+              float scale, float softcap, float factor) {
+  extern __shared__ float shared[];
+  float* sQ = shared;                                 // [BM][C]
+  float* sO = sQ + BM * C;                            // [BM][C]: dout
+  float* sK = sO + BM * C;                            // [BN][C + 1]
+  float* sV = sK + BN * (C + 1);                      // [BN][C + 1]
+  float* sums = sV + BN * (C + 1);                    // [WARPS][32]
+  const int lane = threadIdx.x, warp = threadIdx.y, thread = warp * 32 + lane, heads = steps[1] == 0 ? 1 : Hq;
+  const Part of_b = part_of(steps[0], blockIdx.z / heads, 1, B), of_h = part_of(steps[1], blockIdx.z % heads, 1, Hq);
+  const Part of_i = part_of(steps[2], blockIdx.y * BM, BM, Lq), of_j = part_of(steps[3], blockIdx.x * BN, BN, Lk);
+  float sum[ROWS_A_WARP] = {};                        // of rows warp, warp + 4, ... and the key of this lane
+  for (int b = of_b.from; b < of_b.stop; ++b)
+    for (int h = of_h.from; h < of_h.stop; ++h) {
+      const int hkv = h / (Hq / Hkv);
+      const Scores scores = scores_of(b, h, kv_lengths, cu_q, cu_k, bias, mask, kept, slopes, steps, Lq, Lk, causal, left, right, scale,
+                                      softcap, factor);
+      const Rows q_rows = rows_of(cu_q, b, h, Hq, Lq, D), o_rows = rows_of(cu_q, b, h, Hq, Lq, Dv);
+      const Rows k_rows = rows_of(cu_k, b, hkv, Hkv, Lk, D), v_rows = rows_of(cu_k, b, hkv, Hkv, Lk, Dv);
+      const long long scalars = scalars_of(cu_q, b, h, Hq, Lq);
+      for (int i0 = of_i.from; i0 < of_i.stop; i0 += BM) {
+        const int stop = min(of_j.stop, scores.stop_key(min(i0 + BM, scores.n_q)));
+        for (int j0 = max(of_j.from, scores.first_key(i0) / BN * BN); j0 < stop; j0 += BN) {
+          __syncthreads();                            // the last tiles have been used
+          load_tile<BM, C, THREADS>(sQ, C, q, q_rows, i0, scores.n_q, D, thread);
+          load_tile<BM, C, THREADS>(sO, C, dout, o_rows, i0, scores.n_q, Dv, thread);
+          load_tile<BN, C, THREADS>(sK, C + 1, k, k_rows, j0, stop, D, thread);
+          load_tile<BN, C, THREADS>(sV, C + 1, v, v_rows, j0, stop, Dv, thread);
+          __syncthreads();
+          float s[ROWS_A_WARP], dp[ROWS_A_WARP];
+          dot_products<C>(sQ, sO, sK, sV, max(D, Dv), s, dp);
+#pragma unroll
+          for (int r = 0; r < ROWS_A_WARP; ++r) {
+            const int i = i0 + warp + r * WARPS;
+            const bool inside = i < scores.n_q;
+            sum[r] += gradient_of_score(scores, s[r], dp[r], inside ? lse[scalars + i] : 0.f, inside ? delta[scalars + i] : 0.f, i,
+                                        j0 + lane).d_bias;
+          }
+        }
+      }
+    }
+  const bool one_i = steps[2] == 0, one_j = steps[3] == 0;
+  if (one_i) {                                        // all rows into row 0 of warp 0
+    sums[thread] = sum[0] + sum[1] + sum[2] + sum[3];
+    __syncthreads();
+    sum[0] = sums[lane] + sums[32 + lane] + sums[64 + lane] + sums[96 + lane];
+  }
+  const long long first = of_b.from * steps[0] + of_h.from * steps[1];
+  const int j = one_j ? 0 : of_j.from + lane;
+#pragma unroll
+  for (int r = 0; r < ROWS_A_WARP; ++r) {
+    const int i = one_i ? warp + r : of_i.from + warp + r * WARPS;
+    const float all = one_j ? warp_sum(sum[r]) : sum[r];
+    if (one_i ? i > 0 : i >= Lq) continue;
+    if (one_j ? lane == 0 : j < Lk) dbias[first + i * steps[2] + j * steps[3]] = all;
   }
 }

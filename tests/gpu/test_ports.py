@@ -177,6 +177,35 @@ def test_gradients_are_within_their_bound(convention: str) -> None:
     check_backward("float32", CONVENTIONS[convention])
 
 
+# The gradient of a bias is summed over every axis that repeats: each alone, several, all.
+SHAPES = [(B, Hq, Lq, Lk), (1, Hq, Lq, Lk), (B, 1, Lq, Lk), (Hq, 1, Lk), (B, Hq, Lq, 1), (B, 1, 1, Lk), (Lq, Lk), (Lq, 1), (Lk,), (1, 1), ()]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_gradient_of_a_bias_has_its_shape_and_is_within_its_bound(shape: tuple[int, ...]) -> None:
+    check_backward("float32", {"causal": "bottom_right", "window": (60, None), "softcap": 2.0, "bias": draw(*shape, seed=5)})
+
+
+@pytest.mark.parametrize("bias", BIASES)
+def test_gradients_with_a_bias_are_within_their_bound(bias: str) -> None:
+    check_backward("float32", {"causal": None, "bias": BIASES[bias]})
+
+
+def test_the_gradient_of_a_bias_without_queries_or_keys_is_zero() -> None:
+    for queries, keys in ((0, Lk), (Lq, 0)):
+        given = {"q": draw(B, Hq, queries, D), "k": draw(B, Hkv, keys, D), "v": draw(B, Hkv, keys, Dv)}
+        given |= {"out": draw(B, Hq, queries, Dv), "lse": draw(B, Hq, queries), "dout": draw(B, Hq, queries, Dv)}
+        got = flash_attention_backward(**given, causal=None, bias=np.ones((Hq, 1, 1), np.float32), backend=BACKEND)
+        np.testing.assert_array_equal(got["dbias"], np.zeros((Hq, 1, 1)))
+
+
+def test_the_gradient_of_a_bias_has_its_format() -> None:
+    given = tensors()
+    given |= saved("float32", *reference.attention(**given, causal=None)) | {"dout": draw(B, Hq, Lq, Dv)}
+    got = flash_attention_backward(**given, causal=None, bias=draw(Lk, dtype="float16"), backend=BACKEND)
+    assert got["dbias"].dtype == np.float16
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_gradients_in_16_bits_are_within_their_bound(dtype: str) -> None:
     check_backward(dtype, CONVENTIONS["sinks and ragged lengths"])
@@ -251,10 +280,9 @@ def run_split(backend: Backend) -> Any:
 
 def run_backward(backend: Backend) -> Any:
     q, k, v = draw(1, 2, 18, 5), draw(1, 1, 70, 5, seed=1), draw(1, 1, 70, 33, seed=2)
-    sinks = draw(2, seed=3)
-    out, lse = reference.attention(q, k, v, causal=None, sinks=sinks)
-    given = saved("float32", out, lse) | {"dout": draw(1, 2, 18, 33, seed=4)}
-    return tuple(flash_attention_backward(q, k, v, **given, causal=None, sinks=sinks, backend=backend).values())
+    options: dict[str, Any] = {"causal": None, "sinks": draw(2, seed=3), "bias": draw(2, 1, 70, seed=5)}
+    given = saved("float32", *reference.attention(q, k, v, **options)) | {"dout": draw(1, 2, 18, 33, seed=4)}
+    return tuple(flash_attention_backward(q, k, v, **given, **options, backend=backend).values())
 
 
 def run_matmul(backend: Backend) -> Any:
@@ -348,12 +376,6 @@ def test_bad_input_is_refused_by_name(fault: str) -> None:
     changed, error, message = REFUSED[fault]
     with pytest.raises(error, match=re.escape(message)):
         flash_attention(**({**GIVEN, "causal": None, "backend": BACKEND} | changed))
-
-
-def test_a_bias_has_no_gradient_yet() -> None:
-    given = saved("float32", *reference.attention(**GIVEN, causal=None)) | {"dout": draw(B, Hq, Lq, Dv)}
-    with pytest.raises(NotImplementedError, match="bias: got one; its gradient dbias is not built"):
-        flash_attention_backward(**GIVEN, **given, causal=None, bias=draw(Lq, Lk), backend=BACKEND)
 
 
 def test_rows_of_a_product_are_multiples_of_eight() -> None:
