@@ -22,26 +22,33 @@ class Convention:
 
 
 _ATTENTION = ("attention", "attention_backward", "attention_packed", "attention_packed_backward")
+_THROUGH_CACHES = ("paged_attention", "mla_attention")
 
 CONVENTIONS: dict[str, Convention] = {
     "empty_rows": Convention(
-        ("zero", "nan", "mean_v"), "output of a query that sees none of the keys there are: 0, NaN, or the mean of all values",
-        (*_ATTENTION, "softmax"),
+        ("zero", "nan", "mean_v"), "output of a query that sees none of the keys there are: 0, NaN, or the mean of all values; "
+        "softmax of a row of nothing but -inf: zeros, NaN, or equal shares",
+        (*_ATTENTION, *_THROUGH_CACHES, "softmax"),
     ),
     "empty_lse": Convention(
-        ("minus_infinity", "any"), "log-sum-exp of a query that sees no key: -inf, or left open", (*_ATTENTION, "log_sum_exp")
+        ("minus_infinity", "any"), "log-sum-exp of a query that sees no key, or of nothing but -inf: -inf, or left open",
+        (*_ATTENTION, *_THROUGH_CACHES, "log_sum_exp"),
     ),
     "nonfinite_behind_mask": Convention(
         ("undeclared", "ignored", "spread"),
         "NaN or inf that no query may see: undeclared, it is put only beyond kv_lengths; ignored, it must change nothing anywhere; "
-        "spread, it is never put", _ATTENTION,
+        "spread, it is never put", (*_ATTENTION, *_THROUGH_CACHES),
     ),
     "head_map": Convention(("contiguous", "interleaved"), "query head h reads key/value head h // (Hq / Hkv), or h % Hkv", _ATTENTION),
     "window_counts_current": Convention(
-        ("no", "yes"), "the window's left number counts keys before the current one, or the current one too", _ATTENTION
+        ("no", "yes"), "the window's left number counts keys before the current one, or the current one too",
+        (*_ATTENTION, "paged_attention"),
     ),
     "bias_before_softcap": Convention(
         ("no", "yes"), "softcap is applied before the bias is added, or after (then the two together are not covered)", _ATTENTION
+    ),
+    "padding_queries": Convention(
+        ("empty", "any"), "queries from query_lengths on: output 0 and log-sum-exp -inf, or left open", ("paged_attention",)
     ),
 }  # fmt: skip
 
