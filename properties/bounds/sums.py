@@ -64,6 +64,7 @@ class Roundings:
     lse: Rounding
     gradient: Rounding
     phases: Rounding
+    projected: Rounding
 
     @property
     def rescale_u(self) -> float:
@@ -96,7 +97,8 @@ def roundings(arithmetic: ResolvedArithmetic) -> Roundings:
     return Roundings(
         a, inputs=plain(a.inputs), out=plain(a.out), accumulate=plain(a.accumulate, factor=2.0 if a.truncating else 1.0),
         elementwise=plain(a.elementwise), probabilities=plain(a.probabilities, a.elementwise), scores=plain(a.scores, a.elementwise),
-        lse=plain(a.lse), gradient=plain(a.gradient, a.accumulate), phases=plain(a.phases))
+        lse=plain(a.lse), gradient=plain(a.gradient, a.accumulate), phases=plain(a.phases),
+        projected=plain(a.projected, a.accumulate))
 
 
 def underflow_unit(name: str, flush_to_zero: bool) -> float:
