@@ -8,6 +8,7 @@ from .flash_attention import flash_attention
 from .flash_attention_backward import flash_attention_backward
 from .float_format import FloatFormat
 from .gqa import group_heads, repeat_heads
+from .guided import advance, compile_json_schema, compile_regex, draft_masks, forced_tokens, guided_process, token_mask
 from .kv_cache import KVCache, padded_positions, write_kv
 from .memory_traffic import AttentionTraffic, memory_traffic
 from .mla import mla_attention, mla_attention_absorbed, mla_compress, mla_scale
@@ -41,17 +42,23 @@ __all__ = [
     "PagedCache",
     "PagingWaste",
     "acceptance_rate",
+    "advance",
     "apply_penalties",
     "attention",
     "attention_backward",
     "attention_packed",
     "attention_packed_backward",
     "attention_scores",
+    "compile_json_schema",
+    "compile_regex",
+    "draft_masks",
     "expected_tokens",
     "filter_probabilities",
     "flash_attention",
     "flash_attention_backward",
+    "forced_tokens",
     "group_heads",
+    "guided_process",
     "log_sum_exp",
     "memory_traffic",
     "merge_attention",
@@ -80,6 +87,7 @@ __all__ = [
     "speculative_verify",
     "speed_up",
     "swiglu",
+    "token_mask",
     "transformer_forward",
     "transformer_generate",
     "tree_mask",
