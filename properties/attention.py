@@ -66,7 +66,7 @@ def attention_allowed(arithmetic: ResolvedArithmetic, case: Case, conventions: M
     """The bound of out and lse, reordered like the answer; no promise where a declared convention leaves the value open."""
     arguments, back = _in_head_map(case, conventions)
     allowed = {name: _reorder(name, value, back) for name, value in bounds.attention_bound(arithmetic, **arguments).items()}
-    if conventions["bias_before_softcap"] == "yes" and {"bias", "softcap"} <= set(arguments):
+    if _other_order_of_softcap(arguments, conventions):
         return {name: np.full(value.shape, np.inf) for name, value in allowed.items()}
     empty = _sees_nothing(case)
     if conventions["empty_rows"] == "mean_v" and _other_empty_rows(case, conventions):
@@ -74,6 +74,11 @@ def attention_allowed(arithmetic: ResolvedArithmetic, case: Case, conventions: M
     if conventions["empty_lse"] == "any":
         allowed["lse"] = np.where(empty, np.inf, allowed["lse"])
     return allowed
+
+
+def _other_order_of_softcap(arguments: Mapping[str, Any], conventions: Mapping[str, str]) -> bool:
+    """Whether the scores are others than the oracle's: by declaration, where there are both a softcap and a bias."""
+    return conventions["bias_before_softcap"] == "yes" and {"bias", "softcap"} <= set(arguments)
 
 
 def _other_empty_rows(case: Case, conventions: Mapping[str, str]) -> bool:
@@ -117,6 +122,8 @@ def _backward_allowed(arithmetic: ResolvedArithmetic, case: Case, conventions: M
     """The bound; no promise for sequences with a row that sees nothing, where such rows are not zero and have gradients of their own."""
     arguments, back = _in_head_map(case, conventions)
     allowed = {name: _reorder(name, value, back) for name, value in bounds.attention_backward_bound(arithmetic, **arguments).items()}
+    if _other_order_of_softcap(arguments, conventions):
+        return {name: np.full(value.shape, np.inf) for name, value in allowed.items()}
     if conventions["empty_rows"] != "zero":
         blind = np.asarray(_sees_nothing(case).any(axis=(1, 2)))                # (B,)
         allowed = {name: np.where(blind[:, None, None, None] if name in ("dq", "dk", "dv") else blind.any(), np.inf, value)

@@ -104,6 +104,7 @@ CORNERS = (
     AttentionRecipe(B=1, Hkv=1, G=2, Lq=3, Lk=40, D=32, Dv=32, kv_lengths="ragged", causal="bottom_right", poison=True, seed=12),
     # A negative scale turns -inf written into q k^T before it is scaled into +inf: docs/findings.md, torch-negative-scale-under-causal.
     AttentionRecipe(Hkv=2, Lq=6, Lk=6, D=8, Dv=8, causal="bottom_right", scale="negative", seed=9),
+    AttentionRecipe(Hkv=2, Lq=6, Lk=7, D=8, Dv=8, causal="top_left", scale="negative", seed=9),
     # Distances that go on growing behind the last tile: pytorch/pytorch#153799. A right side of 0 hides the future: jax-ml/jax#39576.
     AttentionRecipe(Hkv=2, Lq=11, Lk=27, D=16, Dv=16, alibi="geometric", causal="bottom_right", regime="peaked", seed=17),
     AttentionRecipe(Lq=9, Lk=9, D=8, Dv=8, window="both", seed=33),             # drawn as (4, 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 # name of a peer: the module in this folder that declares it. A module has `subjects(name)` and `library_versions(name)`.
 PEER_MODULES: dict[str, str] = {
     "torch_sdpa": "torch_sdpa",
+    "torch_sdpa_negative_scale": "torch_sdpa",
     "torch_sdpa_16bit": "torch_sdpa",
     "torch_sdpa_math": "torch_sdpa",
     "torch_sdpa_flash": "torch_sdpa",
@@ -37,6 +38,8 @@ PEER_MODULES: dict[str, str] = {
     "mlx": "mlx_sdpa",
     "mlx_bias": "mlx_sdpa",
     "mlx_sinks": "mlx_sdpa",
+    "tinygrad": "tinygrad",
+    "tinygrad_single_key": "tinygrad",
     "torch_softmax": "softmax",
     "torch_softmax_16bit": "softmax",
     "jax_softmax": "softmax",

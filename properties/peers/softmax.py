@@ -20,8 +20,7 @@ from .installed import copy_of, library_version, quick_compilation, versions_tex
 # last it stores the exponentials in 16 bits (aten/src/ATen/native/cpu/SoftMaxKernel.cpp; docs/findings.md,
 # torch-softmax-off-the-last-axis);
 # JAX takes every step in the input's format (jax/_src/nn/functions.py, _softmax), and XLA's CPU code flushes subnormal numbers, as does
-# ONNX Runtime's exponential. A row of nothing but -inf is NaN in softmax of all three, on which their pages are silent: the calls do
-# not cover it.
+# ONNX Runtime's exponential. A row of nothing but -inf is NaN in softmax of all three, on which their pages are silent.
 WIDE = Arithmetic(lse="input")
 NARROW = Arithmetic(elementwise="input", lse="input")
 FLUSHED = Arithmetic(lse="input", flush_to_zero=True)
@@ -52,5 +51,6 @@ def subjects(name: str) -> tuple[Callable[..., Any], ...]:
     quick_compilation()
     version = versions_text(library_versions(name))
     _, framework, functions, declared = PEERS[name]
-    return tuple(subject(operation, name=name, framework=framework, version=version, **declared)(copy_of(function))
+    common = {"name": name, "framework": framework, "version": version, "conventions": {"empty_rows": "nan"}, **declared}
+    return tuple(subject(operation, **common)(copy_of(function))
                  for operation, function in zip(("softmax", "log_sum_exp"), functions))  # fmt: skip

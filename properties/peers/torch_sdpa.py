@@ -30,13 +30,16 @@ WIDE = Arithmetic(exp_ulps=40.0, recomputes=True)
 NARROW = Arithmetic(exp_ulps=2048.0, probabilities="input", gradient="input", gradient_blocks=8, recomputes=True)
 MATH = Arithmetic(recomputes=True, gradient="input", gradient_blocks=2)
 
-# name: (the functions in `calls`, input formats, arithmetic)
-PEERS: dict[str, tuple[str, tuple[str, ...], Arithmetic]] = {
-    "torch_sdpa": ("default", ("float32", "float64"), WIDE),
-    "torch_sdpa_16bit": ("default", ("float16", "bfloat16"), NARROW),
-    "torch_sdpa_math": ("math", ("float32", "float64", "float16", "bfloat16"), MATH),
-    "torch_sdpa_flash": ("flash", ("float32", "float64"), WIDE),
-    "torch_sdpa_flash_16bit": ("flash", ("float16", "bfloat16"), NARROW),
+# name: (the functions in `calls`, input formats, arithmetic, what it does not take). One stands apart because it is wrong:
+# docs/findings.md, torch-negative-scale-under-causal. The others that reach the flash kernel leave such scales out.
+POSITIVE = ("negative_scale",)
+PEERS: dict[str, tuple[str, tuple[str, ...], Arithmetic, tuple[str, ...]]] = {
+    "torch_sdpa": ("default", ("float32", "float64"), WIDE, POSITIVE),
+    "torch_sdpa_negative_scale": ("default", ("float32", "float64"), WIDE, ()),
+    "torch_sdpa_16bit": ("default", ("float16", "bfloat16"), NARROW, POSITIVE),
+    "torch_sdpa_math": ("math", ("float32", "float64", "float16", "bfloat16"), MATH, ()),
+    "torch_sdpa_flash": ("flash", ("float32", "float64"), WIDE, POSITIVE),
+    "torch_sdpa_flash_16bit": ("flash", ("float16", "bfloat16"), NARROW, POSITIVE),
 }
 
 
@@ -49,12 +52,12 @@ def library_versions(name: str) -> dict[str, str]:
 def subjects(name: str) -> tuple[Callable[..., Any], ...]:
     """Forward and backward of one peer, declared. Raises UsageError where PyTorch is missing."""
     version = versions_text(library_versions(name))
-    variant, dtypes, arithmetic = PEERS[name]
+    variant, dtypes, arithmetic, refused = PEERS[name]
     common: dict[str, Any] = {
         "dtypes": dtypes, "causal": CAUSAL, "framework": "torch", "arithmetic": arithmetic, "name": name, "version": version,
     }  # fmt: skip
     # Flash: "requires q, k, v to have the same last dimension", and the private operation under it dies on a length of 0.
     flash = ("value_dim", "empty") if variant == "flash" else ()
-    forward = subject("attention", refuses=flash, **common)(copy_of(getattr(calls, f"attention_{variant}")))
-    backward = subject("attention_backward", refuses=flash[:1], **common)(copy_of(getattr(calls, f"backward_{variant}")))
+    forward = subject("attention", refuses=(*flash, *refused), **common)(copy_of(getattr(calls, f"attention_{variant}")))
+    backward = subject("attention_backward", refuses=(*flash[:1], *refused), **common)(copy_of(getattr(calls, f"backward_{variant}")))
     return forward, backward

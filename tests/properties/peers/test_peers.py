@@ -22,7 +22,8 @@ BACKWARD = ("answers", "dq_agrees_with_the_oracle", "dk_agrees_with_the_oracle",
 WITH_BIAS = (*BACKWARD, "dbias_agrees_with_the_oracle")
 # Where a call takes a compilation of its own, or an interpreter runs the kernel, few cases are met before the time is over.
 COSTLY = ("answers", "out_agrees_with_the_oracle")
-ROWS = ("answers", "p_agrees_with_the_oracle", "equal_entries_share_exactly", "one_finite_entry_takes_all")
+ROWS = ("answers", "p_agrees_with_the_oracle", "equal_entries_share_exactly", "one_finite_entry_takes_all",
+        "nothing_but_minus_infinity_is_empty")  # fmt: skip
 LOG_SUM_EXP = ("answers", "lse_agrees_with_the_oracle", "nothing_but_minus_infinity_is_empty")
 
 HOLDING = {
