@@ -15,6 +15,7 @@ from oracles.properties.declaration import UsageError
 from oracles.properties.report import Report, junit
 from oracles.properties.signatures import SIGNATURES
 
+from .costs_commands import costs_app
 from .gpu_commands import gpu_app
 from .rendering import console, report_view
 
@@ -25,6 +26,7 @@ app = typer.Typer(name="oracles", no_args_is_help=True, add_completion=False, ri
                   help="Give it a kernel, and it tells you, with evidence, whether the kernel computes what it claims to.")  # fmt: skip
 
 app.add_typer(gpu_app, name="gpu")
+app.add_typer(costs_app, name="costs")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
