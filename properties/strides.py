@@ -26,7 +26,9 @@ def strided_copy(array: Array, strides: Sequence[int] | None) -> Array:
     base = np.zeros(highest - lowest + 1, array.dtype)
     if array.dtype.kind not in "biu":
         base[:] = np.nan
-    view = np.lib.stride_tricks.as_strided(base[-lowest:], array.shape, [stride * array.itemsize for stride in strides])
+    # Not by as_strided, which knows no type of 8 bits: float8_e5m2 is '<f1' to it.
+    offset, steps = -lowest * array.itemsize, [stride * array.itemsize for stride in strides]
+    view: Array = np.ndarray(array.shape, array.dtype, base.view(np.uint8), offset, steps)
     view[...] = array
     if view.tobytes() != array.tobytes():
         raise ValueError(f"strides: got {tuple(strides)} for shape {array.shape}; want strides that keep different elements apart")

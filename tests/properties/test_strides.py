@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -16,6 +17,12 @@ def test_a_copy_has_the_values_and_the_strides(strides: tuple[int, int]) -> None
     assert copy.tobytes() == X.tobytes()
     assert copy.strides == tuple(4 * s for s in strides)
     assert not np.shares_memory(copy, X)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int32", "bool"])
+def test_a_copy_of_any_format_keeps_every_bit(dtype: str) -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3).astype(np.dtype(getattr(ml_dtypes, dtype, dtype)))
+    assert (strided_copy(x, (5, 1)).dtype, strided_copy(x, (5, 1)).tobytes()) == (x.dtype, x.tobytes())
 
 
 def test_without_strides_the_copy_is_in_c_order() -> None:
