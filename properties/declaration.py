@@ -102,7 +102,8 @@ def subject(
     rename      {argument of the contract: argument of the function}
     buffers     result names it takes as output buffers, which come filled with NaN, instead of returning them
     in_place    results that it writes into the arguments of the same name instead of returning them: caches, parameters
-    only        {option: the values it takes} for options of a few values: only={"pairing": ["half"]}; undeclared: all of them
+    only        {option: the values it takes} for options of a few values, such as only={"pairing": ["half"]}, and for the kinds
+                of records, such as only={"scaling": ["none", "yarn"]}; undeclared: all of them
     promises    of "deterministic", "batch_invariant", "validates_input": laws that bind only those who promise
 
     Raises ValueError for an unknown operation, name or value.
@@ -182,7 +183,7 @@ def of_function(
     coverage = Coverage(arguments=frozenset(a for a in takes if a in contract.optional), causal=alignments, only=values)
     return Declaration(
         operation=operation, name=title, coverage=coverage, rename=mapping, by_position=by_position, causal_is_boolean=boolean,
-        buffers=_among(buffers, contract.results, "buffers"), conventions=convention_table.declared({}),
+        buffers=_buffers(buffers, contract), conventions=convention_table.declared({}),
         unset=_never_set(parameters, contract, mapping, buffers, by_position),
     )  # fmt: skip
 
@@ -215,16 +216,24 @@ def _values_taken(
     only: Mapping[str, Iterable[str]], contract: Signature, takes: list[str], title: str, operation: str
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """What `only` says, checked; an option without a default that the function does not take must be told there."""
+    known = {**contract.choices, **contract.kinds}
     for option in only:
-        if option not in contract.optional:
-            raise UsageError(f"only: {option!r} is no option of {operation}; want some of {', '.join(contract.optional) or 'none'}")
-    values = {option: _some(_among(taken, contract.choices.get(option, tuple(taken)), f"only[{option!r}]"), f"only[{option!r}]")
-              for option, taken in only.items()}  # fmt: skip
-    for option, known in contract.choices.items():
-        if option not in takes and len(values.get(option, known)) != 1:
-            raise UsageError(f"{option}: {title} does not take it and does not say which it means; declare it: "
-                             f"only={{{option!r}: [{known[0]!r}]}}, one of {', '.join(known)}")  # fmt: skip
+        if option not in known:
+            raise UsageError(f"only: {option!r} is no option of few values of {operation}; want some of {', '.join(known) or 'none'}")
+    values = {option: _some(_among(taken, known[option], f"only[{option!r}]"), f"only[{option!r}]") for option, taken in only.items()}
+    for option, choices in contract.choices.items():
+        if option not in takes and len(values.get(option, choices)) != 1:
+            raise UsageError(f"{option}: {title} does not take it and does not say which it means; declare it: only={{{option!r}: "
+                             f"[{choices[0]!r}]}} or --only {option}={choices[0]}, one of {', '.join(choices)}")  # fmt: skip
     return tuple(sorted(values.items()))
+
+
+def _buffers(names: tuple[str, ...], contract: Signature) -> tuple[str, ...]:
+    """Results taken as buffers; one that is an argument too is written in place instead."""
+    for name in names:
+        if name in _both_ways(contract):
+            raise UsageError(f"buffers: got {name!r}, which is an argument too; want in_place=[{name!r}] where it is written to")
+    return _among(names, contract.results, "buffers")
 
 
 def _both_ways(contract: Signature) -> tuple[str, ...]:

@@ -64,4 +64,26 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
     "attention_packed_backward": (
         ("a sequence without keys or without queries", "Gradients 0 at its own place: here."),
     ),
+    "rope": (
+        ("which coordinates are a pair",
+         "(i, i + R/2): Llama in Hugging Face's library, GPT-NeoX, ggml mode 2, MLX with traditional=False, ONNX with interleaved=0. "
+         "(2i, 2i + 1): the paper, GPT-J, Llama as Meta published it, DeepSeek, ggml mode 0, MLX with traditional=True."),
+        ("where interleaved pairs are written",
+         "Where they were read: here. Even coordinates first, odd ones behind: DeepSeek's own code, which turns q and k alike."),
+        ("format of the angle",
+         "float64: here. float32: nearly everywhere, off by 2^-24 of the angle, 1e-3 at position 131,071. The model's 16 bits: a fault "
+         "that many have had (huggingface/transformers#29285, EleutherAI/gpt-neox#1003, sgl-project/sglang-jax#1472)."),
+        ("yarn with mscale_all_dim 0",
+         "m(factor, mscale): here, DeepSeek's code, vLLM. m(factor, 1), whatever mscale says: Hugging Face's library."),
+        ("frequencies where part of the head turns",
+         "Exponents are counted over rotary_dim: here and nearly everywhere. Over the head: a fault of one engine (pie-project/pie#603)."),
+    ),
+    "write_kv": (
+        ("a slot of -1",
+         "Skipped: here, vLLM's reshape_and_cache. The last slot, as an index of NumPy or PyTorch: a fault (vllm-project/vllm#43810)."),
+        ("a slot given twice",
+         "The last token: here, and assignment by index in NumPy. Any of them, and of keys another than of values: kernels without order."),
+        ("where results go",
+         "New caches: here, JAX. In place: serving engines, which declare in_place."),
+    ),
 }  # fmt: skip

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from .attention import ATTENTION, ATTENTION_BACKWARD, ATTENTION_PACKED, ATTENTION_PACKED_BACKWARD
 from .declaration import UsageError
+from .kv_cache import WRITE_KV
 from .operation import Operation
+from .rope import ROPE
 from .softmax import LOG_SUM_EXP, MERGE_ATTENTION, SOFTMAX
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -15,6 +17,8 @@ OPERATIONS: tuple[Operation, ...] = (
     ATTENTION_BACKWARD,
     ATTENTION_PACKED,
     ATTENTION_PACKED_BACKWARD,
+    ROPE,
+    WRITE_KV,
 )
 
 

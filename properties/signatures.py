@@ -16,6 +16,7 @@ class Signature:
     laid_out    arrays (arguments and results) whose axes are (B, H, L, D), reordered for a subject of another layout
     integers    results that are token ids, counts or codes, in any integer dtype; booleans: results that are masks
     choices     options without a default that take one of a few values; a subject without such an argument says which it means
+    kinds       options that are records: the kinds there are, "none" for None, of which a subject may take some only
     """
 
     required: tuple[str, ...]
@@ -25,6 +26,7 @@ class Signature:
     integers: tuple[str, ...] = ()
     booleans: tuple[str, ...] = ()
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -47,4 +49,9 @@ SIGNATURES: dict[str, Signature] = {
     ),
     "attention_packed": Signature(("q", "k", "v", "cu_q", "cu_k"), _PACKED_OPTIONS, ("out", "lse")),
     "attention_packed_backward": Signature(("q", "k", "v", "out", "lse", "dout", "cu_q", "cu_k"), _PACKED_OPTIONS, ("dq", "dk", "dv")),
+    "rope": Signature(
+        ("x", "positions"), ("pairing", "base", "rotary_dim", "scaling"), ("out",), choices={"pairing": ("half", "interleaved")},
+        kinds={"scaling": ("none", "linear", "ntk", "yarn", "llama3")},
+    ),
+    "write_kv": Signature(("k_cache", "v_cache", "k", "v", "slots"), (), ("k_cache", "v_cache")),
 }  # fmt: skip

@@ -47,4 +47,6 @@ OWN_PORTS: tuple[tuple[str, str], ...] = (
     ("log_sum_exp", "oracles.tools.own_ports:log_sum_exp_by_halves"),
     ("attention", "oracles.tools.own_ports:tiled_attention"),
     ("attention_backward", "oracles.tools.own_ports:tiled_attention_backward"),
+    ("rope", "oracles.tools.rotary_ports:rope_on_the_unit_circle"),
+    ("write_kv", "oracles.tools.rotary_ports:write_kv_by_gathering"),
 )
