@@ -75,7 +75,11 @@ def _kernel(subject: Subject, folder: Path) -> str:
 
 def lasting_spec(subject: Subject) -> str:
     """The text that names a subject from any folder: files by their full path; "" for a function that has no name of its own."""
-    spec, function = subject.spec, getattr(subject, "function", None)
+    return lasting_name(subject.spec, getattr(subject, "function", None))
+
+
+def lasting_name(spec: str | None, function: Any) -> str:
+    """The same for a subject named by spec, or else for a function, class or factory."""
     if spec is None:
         return "" if function is None else _place_of(function)
     if spec.startswith("cmd:"):
@@ -125,14 +129,14 @@ def _repro(operation: Operation, subject: Subject, law: Law, case: Case, judgeme
     text = pprint.pformat(settings, width=120, sort_dicts=False)
     statement = " ".join(law.statement.split())
     about = f"{subject.spec or declaration.name} breaks {law.name} of {operation.name}: {judgement.reason}"
-    return template.replace("@ABOUT@", _quoted(about)).replace("@STATEMENT@", _quoted(statement)).replace("@SETTINGS@", text)
+    return template.replace("@ABOUT@", quoted(about)).replace("@STATEMENT@", quoted(statement)).replace("@SETTINGS@", text)
 
 
 def _plain(options: dict[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Text that stays inside a raw docstring."""
     return text.replace('"""', "'''").replace("\\", "/")
 

@@ -1,0 +1,17 @@
+"""All stateful operations that can be checked: one explicit tuple."""
+
+from __future__ import annotations
+
+from .block_allocator import BLOCK_ALLOCATOR
+from .declaration import UsageError
+from .stateful_operation import StatefulOperation
+
+STATEFUL_OPERATIONS: tuple[StatefulOperation, ...] = (BLOCK_ALLOCATOR,)
+
+
+def stateful_named(name: str) -> StatefulOperation:
+    """The stateful operation of that name. Raises UsageError listing the names there are."""
+    for operation in STATEFUL_OPERATIONS:
+        if operation.name == name:
+            return operation
+    raise UsageError(f"OPERATION: got {name!r}; want one of {', '.join(operation.name for operation in STATEFUL_OPERATIONS)}")
