@@ -17,7 +17,7 @@ from .attention_probes import (
     the_first_forbidden_key_stays_forbidden,
 )
 from .attention_relations import ATTENTION_RELATIONS
-from .attention_terms import is_empty, sizes, visible
+from .attention_terms import is_empty, like, sizes, visible
 from .every_operation import (
     agreement,
     answers,
@@ -67,9 +67,9 @@ def what_comes_later_changes_no_earlier_bit(trial: Trial) -> Judgement:
     arrays = {}
     for name in ("k", "v"):
         given = case.arrays[name].astype(np.float64)
-        arrays[name] = np.where(free & np.isfinite(given), -0.5 * given[..., ::-1], given).astype(case.arrays[name].dtype)
+        arrays[name] = like(case.arrays[name], np.where(free & np.isfinite(given), -0.5 * given[..., ::-1], given))
     q = case.arrays["q"].astype(np.float64)
-    arrays["q"] = np.concatenate([q[:, :, :cut], -q[:, :, cut:, ::-1]], axis=2).astype(case.arrays["q"].dtype)
+    arrays["q"] = like(case.arrays["q"], np.concatenate([q[:, :, :cut], -q[:, :, cut:, ::-1]], axis=2))
     rows = visible(case).any(axis=-1) & (np.arange(Lq) < cut)                   # rows that see nothing have a law of their own
     earlier = {name: np.broadcast_to(rows.reshape(*rows.shape, *[1] * (got.ndim - 3)), got.shape) for name, got in trial.answer.items()}
     return same_bits(trial, trial.on(case.with_arrays(**arrays)), earlier)

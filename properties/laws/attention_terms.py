@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from oracles.reference import FloatFormat
 from oracles.reference.visibility import visible_keys
 
@@ -43,5 +45,5 @@ def is_empty(case: Case) -> bool:
 
 
 def like(array: Array, values: Array) -> Array:
-    """Values in the format of an array, rounded once."""
-    return FloatFormat(array.dtype.name).cast(values, overflow="saturate")
+    """Values in the format of an array, rounded once, in plain C order: a case gives them the memory order of what they replace."""
+    return np.ascontiguousarray(FloatFormat(array.dtype.name).cast(values, overflow="saturate"))
