@@ -50,6 +50,37 @@ CONVENTIONS: dict[str, Convention] = {
     "padding_queries": Convention(
         ("empty", "any"), "queries from query_lengths on: output 0 and log-sum-exp -inf, or left open", ("paged_attention",)
     ),
+    "uniforms": Convention(
+        ("contract", "other", "own"), "the uniforms stand for what the contract says; or otherwise, so that the law alone is judged; "
+        "or the subject draws with a generator of its own and leaves them unread, so that its draws are tested",
+        ("sample", "speculative_verify"),
+    ),
+    "zero_residual": Convention(
+        ("target", "any"), "where a draft token is rejected and nothing is left of the target: a draw from the target, or left open",
+        ("speculative_verify",),
+    ),
+    "top_k_ties": Convention(
+        ("lowest", "highest", "all", "any"), "of equal logits at the border of top-k: the lowest indices are kept, the highest, all of "
+        "them, or left open", ("filter_probabilities",),
+    ),
+    "top_p_ties": Convention(
+        ("lowest", "highest", "any"), "of equal logits at the border of top-p: the lowest indices are kept, the highest, or left open",
+        ("filter_probabilities",),
+    ),
+    "top_p_crossing": Convention(
+        ("kept", "dropped"), "the token that carries the mass over top_p is kept, or dropped unless it is the first",
+        ("filter_probabilities",),
+    ),
+    "top_p_of": Convention(
+        ("top_k_left", "all"), "top_p is a share of what top-k left, renormalised, or of the whole distribution", ("filter_probabilities",)
+    ),
+    "min_p_order": Convention(
+        ("after_top_p", "before_top_p"), "min-p filters what top-p left, or before top-p, whose mass it then renormalises",
+        ("filter_probabilities",),
+    ),
+    "argmax_ties": Convention(
+        ("lowest", "any"), "of equal largest logits, temperature 0 takes the lowest index, or it is left open", ("filter_probabilities",)
+    ),
 }  # fmt: skip
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from .attention import ATTENTION, ATTENTION_BACKWARD, ATTENTION_PACKED, ATTENTION_PACKED_BACKWARD
 from .declaration import UsageError
+from .mtp import MTP_LOSS
 from .kv_cache import WRITE_KV
 from .operation import Operation
 from .rope import ROPE
+from .sampling import APPLY_PENALTIES, FILTER_PROBABILITIES, SAMPLE
 from .softmax import LOG_SUM_EXP, MERGE_ATTENTION, SOFTMAX
+from .speculative import SPECULATIVE_VERIFY, TREE_POSITIONS
 
 OPERATIONS: tuple[Operation, ...] = (
     SOFTMAX,
@@ -19,6 +22,12 @@ OPERATIONS: tuple[Operation, ...] = (
     ATTENTION_PACKED_BACKWARD,
     ROPE,
     WRITE_KV,
+    FILTER_PROBABILITIES,
+    APPLY_PENALTIES,
+    SAMPLE,
+    SPECULATIVE_VERIFY,
+    TREE_POSITIONS,
+    MTP_LOSS,
 )
 
 

@@ -54,4 +54,13 @@ SIGNATURES: dict[str, Signature] = {
         kinds={"scaling": ("none", "linear", "ntk", "yarn", "llama3")},
     ),
     "write_kv": Signature(("k_cache", "v_cache", "k", "v", "slots"), (), ("k_cache", "v_cache")),
+    "filter_probabilities": Signature(("logits",), ("temperature", "top_k", "top_p", "min_p"), ("probabilities",)),
+    "apply_penalties": Signature(("logits", "tokens"), ("prompt_lengths", "repetition", "frequency", "presence"), ("logits",)),
+    "sample": Signature(("probabilities", "u"), (), ("token",), integers=("token",)),
+    "speculative_verify": Signature(
+        ("draft_tokens", "draft_probs", "target_probs", "accept_u", "sample_u"), ("draft_lengths",), ("tokens", "n_accepted"),
+        integers=("tokens", "n_accepted"),
+    ),
+    "tree_positions": Signature(("parents",), ("n_past",), ("positions",), integers=("positions",)),
+    "mtp_loss": Signature(("logits", "tokens"), ("weights", "segments", "ignore_index"), ("loss",)),
 }  # fmt: skip

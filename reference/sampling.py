@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -150,7 +152,7 @@ def _counts(top_k: ArrayLike, rows: tuple[int, ...]) -> Int64:
 
 def _counted(tokens: Int64, V: int) -> Int64:
     """How often each of V tokens stands in each row, -1 not counted: (..., V)."""
-    rows = tokens.reshape(-1, tokens.shape[-1])
-    counts = np.zeros((len(rows), V + 1), dtype=np.int64)                       # -1 counts in the last column
-    np.add.at(counts, (np.arange(len(rows))[:, None], rows), 1)
+    n = math.prod(tokens.shape[:-1])
+    counts = np.zeros((n, V + 1), dtype=np.int64)                               # -1 counts in the last column
+    np.add.at(counts, (np.arange(n)[:, None], tokens.reshape(n, tokens.shape[-1])), 1)
     return counts[:, :V].reshape(*tokens.shape[:-1], V)

@@ -4,17 +4,26 @@ from .attention import attention_bound, attention_packed_bound
 from .attention_backward import attention_backward_bound, attention_packed_backward_bound
 from .kv_cache import write_kv_bound
 from .merge import merge_attention_bound
+from .mtp import mtp_loss_bound
 from .rope import rope_bound
+from .sampling import apply_penalties_bound, filter_probabilities_bound, sample_bound
 from .softmax import log_sum_exp_bound, softmax_bound
+from .speculative import speculative_verify_bound, tree_positions_bound
 
 __all__ = [
+    "apply_penalties_bound",
     "attention_backward_bound",
     "attention_bound",
     "attention_packed_backward_bound",
     "attention_packed_bound",
+    "filter_probabilities_bound",
     "log_sum_exp_bound",
     "merge_attention_bound",
+    "mtp_loss_bound",
     "rope_bound",
+    "sample_bound",
     "softmax_bound",
+    "speculative_verify_bound",
+    "tree_positions_bound",
     "write_kv_bound",
 ]
