@@ -10,12 +10,15 @@ ZOO_MODULES: dict[str, tuple[str, ...]] = {
     "attention_forward": ("attention-forward",),
     "attention_backward": ("attention-backward",),
     "gqa": ("gqa",),
+    "rope": ("rope", "kv-cache"),
+    "write_kv": ("kv-cache",),
     "variants_softmax": ("softmax",),
     "variants_masking": ("masking",),
     "variants_forward": ("attention-forward",),
     "variants_formats": ("attention-forward",),
     "variants_backward": ("attention-backward",),
     "variants_gqa": ("gqa",),
+    "variants_rope": ("rope", "kv-cache"),
 }
 
 __all__ = ["ZOO_MODULES"]
