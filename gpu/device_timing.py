@@ -54,6 +54,8 @@ def calls(cupy: Any, torch: Any, *, small: bool) -> list[Call]:
     (q, q_torch), (k, k_torch), (v, v_torch), (dout, dout_torch) = (arrays(B, H, L, D) for _ in range(4))
     out, lse = flash_attention(q, k, v, causal="top_left")
     heads = {"q": q, "k": k, "v": v, "causal": "top_left"}
+    biased = heads | {"bias": arrays(H, 1, L)[0]}
+    biased_out, biased_lse = flash_attention(**biased)
     sdpa = None if torch is None else torch.nn.functional.scaled_dot_product_attention
     flops = 4 * B * H * L * L * D / 2                                           # causal: half the scores
     n = 72 if small else 4096
@@ -67,6 +69,8 @@ def calls(cupy: Any, torch: Any, *, small: bool) -> list[Call]:
         Call("flash_attention 4 splits", lambda: flash_attention(**heads, splits=4), None, flops, "GFLOP/s"),
         Call("flash_attention_backward float16 causal", lambda: flash_attention_backward(**heads, out=out, lse=lse, dout=dout),
              torch and _torch_backward(torch, q_torch, k_torch, v_torch, dout_torch), 2.5 * flops, "GFLOP/s"),
+        Call("flash_attention_backward, bias (H, 1, L)",
+             lambda: flash_attention_backward(**biased, out=biased_out, lse=biased_lse, dout=dout), None, 3.5 * flops, "GFLOP/s"),
         Call("matmul bfloat16", lambda: matmul_bf16(a, b), torch and _torch_product(torch, n), 2 * n**3, "GFLOP/s"),
     ]  # fmt: skip
     return found
@@ -173,7 +177,10 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=250)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    cupy = device()
+    try:
+        cupy = device()
+    except RuntimeError as error:
+        sys.exit(str(error))
     if given.small:
         changing = repeat(cupy, given.repeats)
         print(f"{given.repeats} repeats: {'other bits from ' + ', '.join(changing) if changing else 'the same bits'}")

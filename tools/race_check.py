@@ -67,9 +67,10 @@ def race_check(kernel: str, launch: Path | None, *, operation: str = "attention"
     """Check FILE.cu:KERNEL by its launch function, or one of our kernels by the name or the path of its file.
 
     cases: of each operation, the smallest designed ones. seed: of a random schedule; in order without.
-    Raises UsageError where there is no such kernel.
+    Raises UsageError where there is no such kernel or operation.
     """
     if is_kernel(kernel):
+        operation_named(operation)
         function, declaration = load(emulated_subject(kernel, launch, check=True), operation)
         return _run(kernel, [(operation, function, declaration)], cases)
     path = Path(kernel if kernel.endswith(".cu") else f"{kernel}.cu")

@@ -160,8 +160,9 @@ def _run(arguments: Sequence[str], title: str) -> None:
 
 
 def _readable(said: str) -> str:
-    """The errors and where they are; not the pages of template context."""
-    errors = [line for line in said.splitlines() if "error" in line or "undefined" in line]
+    """The errors and where they are; not the pages of template context. An error in the entry is one in the name of the kernel."""
+    lines = [re.sub(r"^entry:\d+:\d+: error: ", "error in the name of the kernel: ", line) for line in said.splitlines()]
+    errors = list(dict.fromkeys(line for line in lines if "error" in line or "undefined" in line))
     return "\n".join(errors[:8]) or said[:2000]
 
 

@@ -90,7 +90,7 @@ void fail(Kind kind, const char* file, int line, const char* format, ...) {
 
 void fail_at(Kind kind, const void* instruction, const char* format, ...) {
   Finding finding = finding_here(kind);
-  finding.code[0] = relative_code(instruction);
+  finding.code[0] = instruction ? relative_code(instruction) : 0;  // null: a signal, on a machine whose registers are unknown
   va_list values;
   va_start(values, format);
   vsnprintf(finding.message, sizeof finding.message, format, values);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from oracles.gpu import Kernel, KernelFault
 from oracles.gpu.emulator import building
 from oracles.gpu.emulator.launching import EmulatedKernel
+from oracles.gpu.kernel import KERNELS
 
 pytestmark = pytest.mark.gpu
 
@@ -160,6 +162,15 @@ def test_async_copies_ldmatrix_and_mma_multiply_exactly_on_small_integers(tmp_pa
     np.testing.assert_array_equal(got, expected)
 
 
+def test_inline_ptx_stands_in_one_file_and_each_wrapper_has_a_twin() -> None:
+    assert [path.name for path in KERNELS.iterdir() if "asm" in path.read_text()] == ["ptx.cuh"]
+    wrappers = (KERNELS / "ptx.cuh").read_text()
+    named = set(re.findall(r"forceinline__ void (?!NAME)(\w+)\(", wrappers)) | set(re.findall(r"^PTX_\w+\((\w+),", wrappers, re.MULTILINE))
+    twins = set(re.findall(r"(?:inline|EMU_INLINE) void (\w+)\(", (Path(building.__file__).parent / "include" / "ptx_twins.h").read_text()))
+    assert len(named) == 10
+    assert named <= twins
+
+
 def test_an_async_copy_never_waited_for_is_reported(tmp_path: Path) -> None:
     with pytest.raises(KernelFault) as caught:
         ptx_product(tmp_path, "f16", wait="")
@@ -253,6 +264,13 @@ def test_parameters_that_are_not_those_compiled_are_refused(tmp_path: Path) -> N
     source.write_text('extern "C" __global__ void k(float* x, int n) {}')
     with pytest.raises(ValueError, match="is not what g\\+\\+ compiled"):
         Kernel(source, "k", parameters="float* x, float n")((1,), (1,), (None, 1.0), backend="emulated")
+
+
+def test_a_kernel_that_the_source_has_not_is_named(tmp_path: Path) -> None:
+    source = tmp_path / "k.cu"
+    source.write_text("#define KERNEL(name) extern \"C\" __global__ void name(int* y)\nKERNEL(k) {}")
+    with pytest.raises(building.DoesNotCompile, match=r"^k.cu: error in the name of the kernel: .other. was not declared[^\n]*$"):
+        Kernel(source, "other", parameters="int* y")((1,), (1,), (None,), backend="emulated")
 
 
 def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

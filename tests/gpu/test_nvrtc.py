@@ -84,7 +84,7 @@ extern "C" __global__ void k(const float4* x, float* y) {
   __shared__ __align__(16) unsigned char s[2048];
   unsigned a[4], b[2]; float d[4] = {0, 0, 0, 0};
   ptx::cp_async_16(s + 16 * threadIdx.x, x + threadIdx.x, threadIdx.x < 20);
-  ptx::cp_async_commit(); ptx::cp_async_wait<0>(); __syncthreads();
+  ptx::cp_async_commit(); ptx::cp_async_wait<0>(); ptx::cp_async_wait_all(); __syncthreads();
   ptx::ldmatrix_x4(a, s + 16 * threadIdx.x); ptx::ldmatrix_x2(b, s + 16 * threadIdx.x);
   ptx::mma_m16n8k16_bf16(d, a, b);
   ptx::ldmatrix_x4_trans(a, s + 16 * threadIdx.x); ptx::ldmatrix_x2_trans(b, s + 16 * threadIdx.x);

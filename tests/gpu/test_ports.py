@@ -178,7 +178,7 @@ def test_gradients_are_within_their_bound(convention: str) -> None:
 
 
 # The gradient of a bias is summed over every axis that repeats: each alone, several, all.
-SHAPES = [(B, Hq, Lq, Lk), (1, Hq, Lq, Lk), (B, 1, Lq, Lk), (Hq, 1, Lk), (B, Hq, Lq, 1), (B, 1, 1, Lk), (Lq, Lk), (Lq, 1), (Lk,), (1, 1), ()]
+SHAPES = [(B, Hq, Lq, Lk), (1, Hq, Lq, Lk), (B, 1, Lq, Lk), (Hq, 1, Lk), (B, Hq, Lq, 1), (B, 1, 1, Lk), (Lq, Lk), (Lq, 1), (1, 1), ()]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from oracles.gpu import Kernel, KernelFault
+from oracles.gpu.emulator.faults import KINDS
 
 pytestmark = pytest.mark.gpu
 
@@ -179,6 +180,11 @@ def test_a_planted_fault_is_found(tmp_path: Path, planted: Planted) -> None:
         assert finding.places == tuple(f"planted.cu:{line}" for line in planted.lines)
 
 
+def test_every_kind_of_fault_is_planted() -> None:
+    elsewhere = {"memory", "time_limit"}                                        # below, and in test_emulator.py: they need no check mode
+    assert {planted.kind for planted in FAULTS} | elsewhere == set(KINDS)
+
+
 @pytest.mark.parametrize("schedule", ["in_order", "reversed", 7], ids=str)
 @pytest.mark.parametrize("planted", CLEAN, ids=lambda p: p.title)
 def test_a_kernel_without_a_fault_is_not_accused(tmp_path: Path, planted: Planted, schedule: str | int) -> None:
@@ -227,5 +233,5 @@ def test_a_write_outside_an_array_is_found_in_fast_mode_too(tmp_path: Path, wher
 def test_an_address_far_outside_ends_the_kernel_not_the_process(tmp_path: Path, check: bool) -> None:
     with pytest.raises(KernelFault) as caught:
         run(tmp_path, Planted("far", "y[1ull << 40] = 1;"), check=check)
-    assert caught.value.findings[0].kind in ("memory", "out_of_bounds")
+    assert caught.value.findings[0].kind == ("out_of_bounds" if check else "memory")
     assert caught.value.findings[0].places == ("planted.cu:2",)

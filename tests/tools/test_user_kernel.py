@@ -130,3 +130,8 @@ def test_a_template_instance_may_be_named() -> None:
 def test_an_unknown_kernel_lists_ours() -> None:
     with pytest.raises(UsageError, match=r"want FILE.cu:KERNEL with --launch, or one of ours: softmax.cu"):
         race_check("unknown", None)
+
+
+def test_an_unknown_operation_lists_those_there_are() -> None:
+    with pytest.raises(UsageError, match="OPERATION: got 'attend'; want one of softmax"):
+        race_check(KERNEL, LAUNCH, operation="attend")
