@@ -6,7 +6,9 @@ from .attention import ATTENTION, ATTENTION_BACKWARD, ATTENTION_PACKED, ATTENTIO
 from .declaration import UsageError
 from .mtp import MTP_LOSS
 from .kv_cache import WRITE_KV
+from .mla import MLA_ATTENTION
 from .operation import Operation
+from .paged_attention import PAGED_ATTENTION
 from .rope import ROPE
 from .sampling import APPLY_PENALTIES, FILTER_PROBABILITIES, SAMPLE
 from .softmax import LOG_SUM_EXP, MERGE_ATTENTION, SOFTMAX
@@ -22,6 +24,8 @@ OPERATIONS: tuple[Operation, ...] = (
     ATTENTION_PACKED_BACKWARD,
     ROPE,
     WRITE_KV,
+    PAGED_ATTENTION,
+    MLA_ATTENTION,
     FILTER_PROBABILITIES,
     APPLY_PENALTIES,
     SAMPLE,

@@ -54,6 +54,14 @@ SIGNATURES: dict[str, Signature] = {
         kinds={"scaling": ("none", "linear", "ntk", "yarn", "llama3")},
     ),
     "write_kv": Signature(("k_cache", "v_cache", "k", "v", "slots"), (), ("k_cache", "v_cache")),
+    "paged_attention": Signature(
+        ("q", "k_pages", "v_pages", "block_tables", "kv_lengths"), ("causal", "query_lengths", "window", "scale", "softcap", "sinks"),
+        ("out", "lse"), laid_out=("q", "out"),
+    ),
+    "mla_attention": Signature(
+        ("q_nope", "q_rope", "latent", "k_rope", "w_uk", "w_uv"), ("causal", "scale", "kv_lengths", "mask"), ("out", "lse"),
+        laid_out=("q_nope", "q_rope", "out"),
+    ),
     "filter_probabilities": Signature(("logits",), ("temperature", "top_k", "top_p", "min_p"), ("probabilities",)),
     "apply_penalties": Signature(("logits", "tokens"), ("prompt_lengths", "repetition", "frequency", "presence"), ("logits",)),
     "sample": Signature(("probabilities", "u"), (), ("token",), integers=("token",)),

@@ -4,7 +4,9 @@ from .attention import attention_bound, attention_packed_bound
 from .attention_backward import attention_backward_bound, attention_packed_backward_bound
 from .kv_cache import write_kv_bound
 from .merge import merge_attention_bound
+from .mla import mla_attention_bound
 from .mtp import mtp_loss_bound
+from .paged_attention import paged_attention_bound
 from .rope import rope_bound
 from .sampling import apply_penalties_bound, filter_probabilities_bound, sample_bound
 from .softmax import log_sum_exp_bound, softmax_bound
@@ -19,7 +21,9 @@ __all__ = [
     "filter_probabilities_bound",
     "log_sum_exp_bound",
     "merge_attention_bound",
+    "mla_attention_bound",
     "mtp_loss_bound",
+    "paged_attention_bound",
     "rope_bound",
     "sample_bound",
     "softmax_bound",

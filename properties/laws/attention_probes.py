@@ -65,11 +65,11 @@ def _uniform(case: Case) -> Case | None:
     return bare.with_arrays(q=like(q, np.zeros(q.shape)), k=k.astype(q.dtype), v=values.astype(v.dtype))
 
 
-def _merges(declaration: Declaration) -> str:
+def rounds_equal_weights(declaration: Declaration) -> str:
     return "partial results merged through their log-sum-exp round log 2^n" if declaration.arithmetic.merges_lse else ""
 
 
-@law(prepare=_uniform, every=3, not_covered=_merges)
+@law(prepare=_uniform, every=3, not_covered=rounds_equal_weights)
 def equal_scores_average_exactly(trial: Trial) -> Judgement:
     """With Q = 0 all visible keys weigh the same: for 2^n of them and integer values, the output is the exact mean, once rounded.
 
@@ -104,11 +104,11 @@ def _moderate(array: Array) -> bool:
     return bool(((magnitudes >= 2.0**-8) & (magnitudes <= 2.0**8)).all()) and bool(np.isfinite(array.astype(np.float64)).all())
 
 
-def _takes_no_scale(declaration: Declaration) -> str:
+def takes_no_scale(declaration: Declaration) -> str:
     return "" if "scale" in declaration.coverage.arguments else "the subject takes no scale"
 
 
-@law(prepare=_scalable, every=3, not_covered=_takes_no_scale)
+@law(prepare=_scalable, every=3, not_covered=takes_no_scale)
 def four_times_q_and_a_quarter_of_the_scale_change_no_bit(trial: Trial) -> Judgement:
     """attention(4 q, k, v, scale = s / 4) = attention(q, k, v, scale = s) bitwise: powers of two pass through every rounding.
 
@@ -187,12 +187,12 @@ def _nan_where_nobody_looks(case: Case) -> Case | None:
     return case.with_arrays(**{n: np.where(unseen, np.nan, case.arrays[n].astype(np.float64)).astype(case.arrays[n].dtype) for n in "kv"})
 
 
-def _does_not_ignore(declaration: Declaration) -> str:
+def does_not_ignore(declaration: Declaration) -> str:
     ignored = declaration.conventions.get("nonfinite_behind_mask") == "ignored"
     return "" if ignored else "the subject does not declare nonfinite_behind_mask = ignored"
 
 
-@law(prepare=_nan_where_nobody_looks, every=2, not_covered=_does_not_ignore)
+@law(prepare=_nan_where_nobody_looks, every=2, not_covered=does_not_ignore)
 def nan_behind_the_mask_is_ignored(trial: Trial) -> Judgement:
     """NaN in keys and values that no query may see changes nothing. Only for those who declare it: 0 x NaN is NaN in most tiled kernels.
 
