@@ -45,7 +45,14 @@ def command_subject(program: str, operation: str | None, declared: Mapping[str, 
     if unknown:
         known = ", ".join(signature_of(operation).optional)
         raise UsageError(f"takes: {operation} has no optional argument {', '.join(unknown)}; want some of {known or 'none'}")
-    takes = [name for name in signature_of(operation).optional if name in named]
+    contract = signature_of(operation)
+    only = options.get("only") or {}
+    if named is TAKES:                                                          # a choice without a default: what is not declared is told
+        named = (*TAKES, *(name for name in contract.choices if name not in only))
+    takes = [name for name in contract.optional if name in named]
+    silent = [name for name in contract.choices if name not in takes and len(only.get(name, ())) != 1]
+    if silent:
+        raise UsageError(f"takes: {words[0]} is not told {', '.join(silent)} of {operation}; want it there, or only={{...}} with one value")
 
     def run(**arguments: Any) -> dict[str, Array]:
         return _run(words, operation, arguments)

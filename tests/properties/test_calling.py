@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from oracles.properties import subject
-from oracles.properties.calling import call
+from oracles.properties.calling import call, unwritten
 from oracles.properties.case import Case
 from oracles.properties.declaration import declaration_of
 from oracles.properties.outcome import MALFORMED, RAISED, REFUSED, RETURNED, Outcome
@@ -104,6 +104,81 @@ def test_buffers_come_filled_with_nan_and_are_the_results() -> None:
     assert np.isnan(outcome.outputs["out"]).sum() == 2 * 4 * 3 * 3
 
 
+# Results that are written in place, options that are records or choices ---------------------------------------------------
+
+CACHE = Case("write_kv", {"k_cache": R.normal(size=(5, 1, 2)), "v_cache": R.normal(size=(5, 1, 3)), "k": R.normal(size=(2, 1, 2)),
+                          "v": R.normal(size=(2, 1, 3)), "slots": np.array([4, 1])}, {})  # fmt: skip
+TURN = Case("rope", {"x": R.normal(size=(3, 4)), "positions": np.arange(3)},
+            {"pairing": "half", "scaling": {"kind": "linear", "factor": 2.5}})  # fmt: skip
+
+
+def run_on(operation: str, case: Case, function: Callable[..., Any], **declared: Any) -> Outcome:
+    declaration = declaration_of(subject(operation, **declared)(function), operation)
+    return call(function, declaration, case, {})
+
+
+def writes(k_cache: Any, v_cache: Any, k: Any, v: Any, slots: Any) -> Any:
+    k_cache[slots], v_cache[slots] = k, v
+    return k_cache
+
+
+def test_what_is_written_in_place_is_the_result_and_no_change_of_an_input() -> None:
+    outcome = run_on("write_kv", CACHE, writes, in_place=["k_cache", "v_cache"])
+    assert (outcome.kind, outcome.changed, outcome.shared) == (RETURNED, (), ())
+    assert np.array_equal(outcome.outputs["k_cache"][[4, 1]], CACHE.arrays["k"])
+    assert np.array_equal(outcome.outputs["v_cache"][[0, 2, 3]], CACHE.arrays["v_cache"][[0, 2, 3]])
+
+
+def test_the_case_keeps_what_it_held_when_a_cache_is_written_in_place() -> None:
+    before = CACHE.hash
+    run_on("write_kv", CACHE, writes, in_place=["k_cache", "v_cache"])
+    assert CACHE.hash == before
+
+
+def test_a_cache_written_in_place_that_is_not_declared_so_is_a_changed_input_that_shares_memory() -> None:
+    outcome = run_on("write_kv", CACHE, writes)
+    assert (outcome.changed, outcome.shared) == (("k_cache", "v_cache"), ("k_cache with k_cache",))
+
+
+def test_an_input_beside_the_caches_must_stay_as_it_is() -> None:
+    def scribbles(k_cache: Any, v_cache: Any, k: Any, v: Any, slots: Any) -> None:
+        k[...] = 0
+
+    assert run_on("write_kv", CACHE, scribbles, in_place=["k_cache", "v_cache"]).changed == ("k",)
+
+
+def test_what_is_written_in_place_keeps_its_strides() -> None:
+    seen = []
+
+    def looks(k_cache: Any, v_cache: Any, k: Any, v: Any, slots: Any) -> None:
+        seen.append(k_cache.strides)
+        k_cache[0] = 7
+
+    strided = np.asfortranarray(CACHE.arrays["k_cache"])
+    outcome = run_on("write_kv", CACHE.with_arrays(k_cache=strided), looks, in_place=["k_cache", "v_cache"])
+    assert seen == [strided.strides]
+    assert (outcome.outputs["k_cache"][0] == 7).all()
+
+
+def test_a_record_comes_as_it_is() -> None:
+    def turns(x: Any, positions: Any, *, pairing: str, scaling: Any = None) -> Any:
+        assert (pairing, scaling) == ("half", {"kind": "linear", "factor": 2.5})
+        return x.copy()
+
+    assert run_on("rope", TURN, turns).kind == RETURNED
+
+
+def test_a_choice_goes_only_to_who_takes_it() -> None:
+    def turns_halves(x: Any, positions: Any) -> Any:
+        return x.copy()
+
+    assert run_on("rope", TURN, turns_halves, only={"pairing": ["half"]}).kind == RETURNED
+
+
+@pytest.mark.parametrize(("dtype", "held"), [("int64", -(2**63)), ("int32", -(2**31)), ("bool", False)])
+def test_buffers_of_integers_come_filled_with_the_least_there_is(dtype: str, held: Any) -> None:
+    buffer = unwritten((2, 3), dtype)
+    assert (buffer.dtype.name, buffer.tolist()) == (dtype, [[held] * 3] * 2)
 
 
 def test_what_was_changed_and_what_is_shared_is_seen() -> None:

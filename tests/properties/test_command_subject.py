@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oracles.properties import UsageError, check
+from oracles.properties import Arithmetic, UsageError, check
 from oracles.properties.case import Case
 from oracles.properties.command_subject import command_subject, to_file
+from oracles.properties.operations import operation_named
 from oracles.properties.outcome import RAISED, REFUSED, RETURNED
-from oracles.properties.subjects import open_subject
+from oracles.properties.run import begin, judge_one, recipes_of
+from oracles.properties.subjects import InProcess, open_subject
 from oracles.tools.command_line import main
 
 SOURCE = Path(__file__).with_name("attention_program.c").read_text()
@@ -129,6 +131,59 @@ def test_an_argument_that_the_operation_does_not_have_cannot_be_declared() -> No
 def test_a_program_needs_the_name_of_its_operation() -> None:
     with pytest.raises(UsageError, match="OPERATION: not given; want it, since the program true cannot declare itself"):
         command_subject("true", None, {})
+
+
+def test_a_choice_without_a_default_is_told_to_a_program_or_declared() -> None:
+    assert command_subject("true", "rope", {})[1].coverage.arguments == {"pairing"}
+    declaration = command_subject("true", "rope", {"takes": ["base"], "only": {"pairing": ["half"]}})[1]
+    assert (declaration.coverage.arguments, declaration.coverage.only) == ({"base"}, (("pairing", ("half",)),))
+    with pytest.raises(UsageError, match=r"takes: true is not told pairing of rope; want it there, or only={...} with one value"):
+        command_subject("true", "rope", {"takes": ["base"]})
+
+
+def test_a_record_is_told_field_by_field() -> None:
+    record = {"kind": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096, "truncate": True}
+    tensors, metadata = to_file({"x": np.zeros(2), "pairing": "half", "scaling": record})
+    assert list(tensors) == ["x"]
+    assert metadata == {"pairing": "half", "scaling.kind": "yarn", "scaling.factor": "40.0", "scaling.truncate": "True",
+                        "scaling.original_max_position_embeddings": "4096"}  # fmt: skip
+
+
+# A program that reads the fields of the record again: linear alone.
+ROTATION = f"""#!{sys.executable}
+import sys
+from safetensors import safe_open
+from safetensors.numpy import save_file
+import numpy as np
+with safe_open(sys.argv[1], "np") as file:
+    told, x, p = file.metadata(), file.get_tensor("x"), file.get_tensor("positions")
+factor = float(told.get("scaling.factor", "1"))
+assert told.get("scaling.kind", "linear") == "linear", told
+R = x.shape[-1]
+t = p.astype(float)[..., None] * 10000.0 ** (-np.arange(0, R, 2) / R) / factor
+a, b = (slice(0, R // 2), slice(R // 2, R)) if told["pairing"] == "half" else (slice(0, R, 2), slice(1, R, 2))
+out = x.astype(float)
+out[..., a], out[..., b] = x[..., a] * np.cos(t) - x[..., b] * np.sin(t), x[..., b] * np.cos(t) + x[..., a] * np.sin(t)
+save_file({{"out": out.astype(x.dtype)}}, sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(("text", "status"), [(ROTATION, "held"), (ROTATION.replace("/ factor", "/ (1 + 0 * factor)"), "failed")])
+def test_a_program_gets_the_fields_of_a_record(text: str, status: str, tmp_path: Path) -> None:
+    script = tmp_path / "rotation.py"
+    script.write_text(text)
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    declared = {"takes": ["pairing", "scaling"], "only": {"scaling": ["none", "linear"]}, "dtypes": ["float32"],
+                "arithmetic": Arithmetic(elementwise="float64")}  # fmt: skip
+    subject_of_it = InProcess(*command_subject(str(script), "rope", declared))
+    run = begin(operation_named("rope"), subject_of_it, ("out_agrees_with_the_oracle",))
+    designed, _ = recipes_of(run, "quick", 0)
+    scaled = [recipe for recipe in designed if recipe.scaling == "linear" and recipe.T * recipe.B]
+    for recipe in scaled[:4]:
+        judge_one(run, 0, recipe)
+    (tally,) = run.tallies
+    assert ("failed" if tally.failure else "held") == status
+    assert tally.failure or tally.compared > 0
 
 
 def test_arguments_are_tensors_and_words() -> None:

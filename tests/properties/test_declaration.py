@@ -99,6 +99,39 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
 }  # fmt: skip
 
 
+def turns(x: Any, positions: Any, *, pairing: str, scaling: Any = None) -> Any: ...
+def turns_one_way(x: Any, positions: Any) -> Any: ...
+def writes(k_cache: Any, v_cache: Any, k: Any, v: Any, slots: Any) -> Any: ...
+
+
+MESSAGES |= {
+    "a choice that is neither taken nor declared": (
+        lambda: of_function(turns_one_way, "rope"),
+        r"pairing: turns_one_way does not take it and does not say which it means; declare it: only={'pairing': \['half'\]} "
+        r"or --only pairing=half, one of half, interleaved"),
+    "a choice that is not taken and declared twice": (
+        lambda: of_function(turns_one_way, "rope", only={"pairing": ["half", "interleaved"]}), r"pairing: .* does not say which it means"),
+    "an unknown value of a choice": (
+        lambda: of_function(turns, "rope", only={"pairing": ["halves"]}),
+        r"only\['pairing'\]: got 'halves'; want one of half, interleaved"),
+    "an unknown kind of a record": (
+        lambda: of_function(turns, "rope", only={"scaling": ["linaer"]}),
+        r"only\['scaling'\]: got 'linaer'; want one of none, linear, ntk, yarn, llama3"),
+    "a choice of nothing": (
+        lambda: of_function(turns, "rope", only={"pairing": []}), r"only\['pairing'\]: got nothing; want at least one"),
+    "a choice that is no list": (
+        lambda: of_function(turns, "rope", only={"pairing": "half"}), r"only\['pairing'\]: got the text 'half'; want a list"),
+    "values of an option that has any number of them": (
+        lambda: of_function(turns, "rope", only={"base": ["10000"]}),
+        r"only: 'base' is no option of few values of rope; want some of pairing, scaling"),
+    "an argument that is no result, in place": (
+        lambda: subject("write_kv", in_place=["k"])(writes), r"in_place: got 'k'; want one of k_cache, v_cache"),
+    "a buffer that is an argument too": (
+        lambda: subject("write_kv", buffers=["k_cache"])(writes),
+        r"buffers: got 'k_cache', which is an argument too; want in_place=\['k_cache'\]"),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("what", MESSAGES)
 def test_the_message_names_what_came_and_what_is_wanted(what: str) -> None:
     act, pattern = MESSAGES[what]
@@ -153,3 +186,17 @@ def test_a_full_declaration_says_what_was_declared() -> None:
     assert c.arguments == {"causal", "scale"}
     assert d.conventions["empty_rows"] == "nan"
     assert d.conventions["head_map"] == "contiguous"
+
+
+def test_only_says_which_values_of_an_option_are_taken() -> None:
+    coverage = of_function(turns, "rope", only={"scaling": ["none", "yarn"]}).coverage
+    assert coverage.levels("scaling", ("none", "linear", "yarn")) == ("none", "yarn")
+    assert coverage.levels("pairing", ("half", "interleaved")) == ("half", "interleaved")
+
+
+def test_what_is_declared_of_choices_and_places_survives_json() -> None:
+    d = declaration_of(subject("rope", only={"pairing": ["interleaved"]})(turns_one_way), "rope")
+    assert Declaration.from_json(json.loads(json.dumps(d.to_json()))) == d
+    d = declaration_of(subject("write_kv", in_place=["v_cache", "k_cache"])(writes), "write_kv")
+    again = Declaration.from_json(json.loads(json.dumps(d.to_json())))
+    assert (again, again.in_place) == (d, ("v_cache", "k_cache"))
