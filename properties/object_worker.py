@@ -13,6 +13,7 @@ from typing import Any
 from . import wire
 from .declaration import UsageError
 from .sequence import NEW, from_json, perform, to_json
+from .stateful_operation import walked
 
 
 def main(arguments: list[str]) -> None:
@@ -21,7 +22,7 @@ def main(arguments: list[str]) -> None:
 
     reading, writing, spec, operation = int(arguments[0]), int(arguments[1]), arguments[2], arguments[3]
     try:
-        factory = factory_named(spec, operation)
+        factory = walked(factory_named(spec, operation), arguments[6])
         abilities = abilities_of(factory, from_json(json.loads(arguments[4])), json.loads(arguments[5]))
     except UsageError as error:
         wire.send(writing, "unusable", {}, {"message": str(error)})

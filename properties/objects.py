@@ -39,13 +39,14 @@ class ObjectInProcess:
         self.factory, self.spec = factory, spec
         self.name: str = spec or getattr(factory, "__name__", None) or type(factory).__name__
         self._object: Any = None
-        self.abilities = abilities_of(factory, operation.sample, _wanted(operation))
+        self._held = operation.held(factory)
+        self.abilities = abilities_of(self._held, operation.sample, _wanted(operation))
         must_have(self.abilities, operation, self.name)
 
     def speak(self, calls: list[Call]) -> list[Answer]:
         given = []
         for call in calls:
-            answer, made = perform(self.factory if call.method == NEW else self._object, call)
+            answer, made = perform(self._held if call.method == NEW else self._object, call)
             if call.method == NEW:
                 self._object = made
             given.append(answer)
@@ -61,7 +62,7 @@ class ObjectInWorker:
     def __init__(self, spec: str, operation: StatefulOperation, *, seconds: float) -> None:
         self.name = spec
         self.spec: str | None = spec
-        arguments = [spec, operation.name, json.dumps(to_json(operation.sample)), json.dumps(_wanted(operation))]
+        arguments = [spec, operation.name, json.dumps(to_json(operation.sample)), json.dumps(_wanted(operation)), operation.walker_name]
         self._worker = WorkerProcess("oracles.properties.object_worker", spec, arguments, seconds=seconds)
         self.abilities = frozenset(json.loads(self._worker.start()["abilities"]))
         must_have(self.abilities, operation, spec)

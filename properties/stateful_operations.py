@@ -5,8 +5,9 @@ from __future__ import annotations
 from .block_allocator import BLOCK_ALLOCATOR
 from .declaration import UsageError
 from .stateful_operation import StatefulOperation
+from .token_mask import TOKEN_MASK
 
-STATEFUL_OPERATIONS: tuple[StatefulOperation, ...] = (BLOCK_ALLOCATOR,)
+STATEFUL_OPERATIONS: tuple[StatefulOperation, ...] = (BLOCK_ALLOCATOR, TOKEN_MASK)
 
 
 def stateful_named(name: str) -> StatefulOperation:

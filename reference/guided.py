@@ -188,6 +188,10 @@ class TokenAutomaton:
             raise ValueError(f"token: got {token}, {known}; want one that token_mask allows at state {state}")
         return row[token]
 
+    def draft_masks(self, state: int, draft: Sequence[int]) -> Mask:
+        """See the function of that name."""
+        return draft_masks(self, state, draft)
+
     def _row(self, state: int) -> dict[int, int]:
         if state not in range(len(self._leads)) or (state != self.done and state not in self._live):
             raise ValueError(f"state: got {state!r}; want one that start or advance gave")
