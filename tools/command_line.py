@@ -75,6 +75,8 @@ def check(
     framework: Annotated[str | None, typer.Option(help="Declare the array type: numpy, torch, jax or cupy.")] = None,
     arithmetic: Annotated[str | None, typer.Option(help="Declare an arithmetic by the name of its preset.")] = None,
     takes: Annotated[list[str] | None, typer.Option(help="Declare an optional argument that a cmd: program takes; repeatable.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help=(
+        "Declare values that an option takes, OPTION=VALUE or OPTION=VALUE,VALUE, such as pairing=half; repeatable."))] = None,
     emulate: Annotated[bool, typer.Option("--emulate", help="Run CUDA kernels, FILE.cu:KERNEL or gpu:PORT, on the CPU.")] = False,
     launch: Annotated[Path | None, typer.Option(help="For FILE.cu:KERNEL: a Python file whose launch(...) says how to launch it.")] = None,
     as_json: Json = False,
@@ -84,7 +86,7 @@ def check(
     This runs the subject's code with your rights: its worker process protects you from crashes, not from malice.
     """
     declared = {"causal": [None if a == "none" else a for a in causal or []], "dtypes": dtype, "layout": layout, "framework": framework,
-                "arithmetic": arithmetic, "takes": takes}  # fmt: skip
+                "arithmetic": arithmetic, "takes": takes, "only": _values(only or [])}  # fmt: skip
     declared = {name: value for name, value in declared.items() if value}
     options = {"budget": budget, "seed": seed, "max_seconds": max_seconds, "call_seconds": timeout, "in_process": in_process,
                "failures": failures, "laws": tuple(law) if law else None, "declared": declared or None}  # fmt: skip
@@ -96,6 +98,17 @@ def check(
         data = [report.to_json() for report in reports]
         print(json.dumps(data[0] if len(data) == 1 else data, indent=1))
     raise typer.Exit(0 if all(report.held for report in reports) else 1)
+
+
+def _values(only: list[str]) -> dict[str, list[str]]:
+    """{option: values} of words such as pairing=half; an option named twice takes the values of both."""
+    values: dict[str, list[str]] = {}
+    for word in only:
+        option, equals, named = word.partition("=")
+        if not (option and equals and named):
+            raise UsageError(f"--only: got {word!r}; want OPTION=VALUE or OPTION=VALUE,VALUE")
+        values.setdefault(option, []).extend(named.split(","))
+    return values
 
 
 def _jobs(what: list[str]) -> list[tuple[str, str]]:

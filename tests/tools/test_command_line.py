@@ -100,6 +100,39 @@ def test_formats_can_be_declared(oracles: Any) -> None:
     assert ended.data["arithmetic"]["probabilities"] == "input"
 
 
+HALVES = """
+import numpy as np
+
+def turn(x, positions, *, base=10000.0):
+    R = x.shape[-1]
+    t = positions[..., None] * base ** (-np.arange(0, R, 2) / R)
+    a, b, cos, sin = x[..., : R // 2], x[..., R // 2 :], np.cos(t), np.sin(t)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
+"""
+
+
+def test_the_values_that_an_option_takes_can_be_declared(oracles: Any) -> None:
+    Path("turning.py").write_text(HALVES)
+    told = ("check", "rope", "turning.py:turn", *QUICK, "--law", "out_agrees_with_the_oracle")
+    assert oracles(*told, "--only", "pairing=half").code == 0
+    assert oracles(*told, "--only", "pairing=interleaved").code == 1
+    silent = oracles(*told)
+    assert (silent.code, "--only pairing=half" in silent.err) == (2, True)
+
+
+@pytest.mark.parametrize(("word", "told"), [
+    ("pairing", "--only: got 'pairing'; want OPTION=VALUE or OPTION=VALUE,VALUE"),
+    ("pairing=", "--only: got 'pairing='; want OPTION=VALUE"),
+    ("pairing=halves", "only['pairing']: got 'halves'; want one of half, interleaved"),
+    ("scaling=none,linaer", "only['scaling']: got 'linaer'; want one of none, linear, ntk, yarn, llama3"),
+])  # fmt: skip
+def test_values_that_there_are_not_are_bad_usage(word: str, told: str, oracles: Any) -> None:
+    Path("turning.py").write_text(HALVES)
+    ended = oracles("check", "rope", "turning.py:turn", *QUICK, "--only", word)
+    assert ended.code == 2
+    assert told in ended.err
+
+
 def test_junit_has_one_test_a_law(oracles: Any) -> None:
     assert oracles("check", "softmax", "kernels.py:softmax", "kernels.py:twice", *QUICK, "--junit", "out.xml").code == 1
     root = ElementTree.parse("out.xml").getroot()
