@@ -86,4 +86,21 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("where results go",
          "New caches: here, JAX. In place: serving engines, which declare in_place."),
     ),
+    "paged_attention": (
+        ("table entries behind the length",
+         "Never looked at: here, vLLM, FlashAttention. They must be pages of the pool: whoever gathers the whole table first, and then "
+         "masks, which also adds 0 times what stands there (flashinfer-ai/flashinfer#942)."),
+        ("an entry of -1",
+         "Nothing: here, vLLM. The last page, as an index of NumPy or PyTorch; slot 0, where it is clamped (vllm-project/vllm#45324)."),
+        ("padding queries", "Output 0, log-sum-exp -inf: here. Left as they were: kernels after FlashAttention, which declare it."),
+        ("a window over pages",
+         "The current token is not counted: here. Counted: sliding_window of Hugging Face models."),
+    ),
+    "mla_attention": (
+        ("form", "Keys and values made for each head: Hugging Face's library, prefill in vLLM. Never made: decoding in vLLM, FlashMLA."),
+        ("scale",
+         "Given: here. Times the square of m(factor, mscale_all_dim) in a context stretched by yarn: DeepSeek's code, vLLM. That square "
+         "left out: faults of several exporters (onnxruntime/mobius#548)."),
+        ("value head size", "Dv may differ from Dn + Dr: here. Padded to it and cut again: where a kernel of equal sizes is called."),
+    ),
 }  # fmt: skip

@@ -14,7 +14,7 @@ from .arithmetic import ResolvedArithmetic
 from .case import Case
 from .comparison import Float64
 from .laws.paged_attention import PAGED_LAWS
-from .laws.paged_terms import padding
+from .laws.paged_terms import counts, padding
 from .operation import Operation
 
 
@@ -22,14 +22,14 @@ def paged_answer(case: Case, conventions: Mapping[str, str]) -> dict[str, Float6
     """The oracle's out and lse, with queries that see nothing as the subject declares them."""
     out, lse = reference.paged_attention(**case.arguments())
     if conventions["empty_rows"] == "nan" and "sinks" not in case.arrays:
-        out = np.where(_blind(case, lse)[..., None], np.nan, out)
+        out = np.where(_blind(case)[..., None], np.nan, out)
     return {"out": out, "lse": lse}
 
 
 def paged_allowed(arithmetic: ResolvedArithmetic, case: Case, conventions: Mapping[str, str]) -> dict[str, Float64]:
     """The bound of out and lse; no promise where a declared convention leaves the value open."""
     allowed = bounds.paged_attention_bound(arithmetic, **case.arguments())
-    blind = _blind(case, reference.paged_attention(**case.arguments())[1])
+    blind = _blind(case)
     open_out = blind & (conventions["empty_rows"] == "mean_v") & ("sinks" not in case.arrays)
     open_lse = blind & (conventions["empty_lse"] == "any")
     if conventions["padding_queries"] == "any":
@@ -37,9 +37,9 @@ def paged_allowed(arithmetic: ResolvedArithmetic, case: Case, conventions: Mappi
     return {"out": np.where(open_out[..., None], np.inf, allowed["out"]), "lse": np.where(open_lse, np.inf, allowed["lse"])}
 
 
-def _blind(case: Case, lse: Float64) -> np.ndarray:
-    """Which queries, padding left out, see no key and no sink: bool (B, Hq, Lq)."""
-    return np.asarray(np.isneginf(lse) & ~padding(case)[:, None])
+def _blind(case: Case) -> np.ndarray:
+    """Which queries, padding left out, see no key: bool (B, Hq, Lq)."""
+    return np.asarray((counts(case) == 0) & ~padding(case)[:, None])
 
 
 def _paged_cases() -> Any:

@@ -49,4 +49,6 @@ OWN_PORTS: tuple[tuple[str, str], ...] = (
     ("attention_backward", "oracles.tools.own_ports:tiled_attention_backward"),
     ("rope", "oracles.tools.rotary_ports:rope_on_the_unit_circle"),
     ("write_kv", "oracles.tools.rotary_ports:write_kv_by_gathering"),
+    ("paged_attention", "oracles.tools.cache_ports:paged_attention_page_by_page"),
+    ("mla_attention", "oracles.tools.cache_ports:mla_attention_over_latents"),
 )

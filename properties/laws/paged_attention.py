@@ -29,6 +29,7 @@ from .every_operation import (
     answers,
     buffers_are_fully_written,
     inputs_stay_untouched,
+    pinned,
     promised,
     repeats_give_the_same_bits,
     strides_are_respected,
@@ -131,6 +132,14 @@ def shared_pages_are_like_copies(trial: Trial) -> Judgement:
     return fits(trial, widened(other), other.allowed, other) if trial.answer and other.answer else NOTHING
 
 
+def _nothing_moves(trial: Trial, changed: Case | None) -> Judgement:
+    """That the answer to a changed case is what the oracle says of this one, within its bound."""
+    if changed is None:
+        return NOTHING
+    other = trial.on(changed)
+    return pinned(within(other.answer, trial.wanted, trial.allowed), trial, other) if other.answer else NOTHING
+
+
 def _nan_in_unused_slots(case: Case) -> Case | None:
     unused = ~terms.used(case)[..., None, None]
     if not unused.any() or case.arrays["q"].size == 0:
@@ -144,13 +153,13 @@ def _spreads(declaration: Declaration) -> str:
     return "the subject declares nonfinite_behind_mask = spread" if spread else ""
 
 
-@law(prepare=_nan_in_unused_slots, every=2, not_covered=_spreads)
+@law(every=2, not_covered=_spreads)
 def what_stands_in_unused_slots_does_not_matter(trial: Trial) -> Judgement:
     """NaN in slots behind a sequence's length and in pages of nobody, as a freed request leaves it: nothing changes.
 
     Allowed: the bound, which does not look there either.
     """
-    return within(trial.answer, trial.wanted, trial.allowed)
+    return _nothing_moves(trial, _nan_in_unused_slots(trial.case))
 
 
 def _wild_tail(case: Case) -> Case | None:
@@ -164,10 +173,10 @@ def _wild_tail(case: Case) -> Case | None:
     return case.with_arrays(block_tables=np.where(behind, wild, longer))
 
 
-@law(prepare=_wild_tail, every=2)
+@law(every=2)
 def entries_behind_the_length_do_not_matter(trial: Trial) -> Judgement:
     """Table entries behind a sequence's last block, left over from another, are never followed. Allowed: the bound."""
-    return within(trial.answer, trial.wanted, trial.allowed)
+    return _nothing_moves(trial, _wild_tail(trial.case))
 
 
 def _nan_where_nobody_looks(case: Case) -> Case | None:
@@ -184,13 +193,13 @@ def _nan_where_nobody_looks(case: Case) -> Case | None:
                                for name in terms.PAGES})  # fmt: skip
 
 
-@law(prepare=_nan_where_nobody_looks, every=2, not_covered=does_not_ignore)
+@law(every=2, not_covered=does_not_ignore)
 def nan_behind_the_mask_is_ignored(trial: Trial) -> Judgement:
     """NaN in keys and values that no query may see changes nothing, between tokens that are seen too. Only for those who declare it.
 
     Allowed: the bound.
     """
-    return within(trial.answer, trial.wanted, trial.allowed)
+    return _nothing_moves(trial, _nan_where_nobody_looks(trial.case))
 
 
 def _causal(case: Case) -> Case | None:

@@ -12,6 +12,8 @@ ZOO_MODULES: dict[str, tuple[str, ...]] = {
     "gqa": ("gqa",),
     "rope": ("rope", "kv-cache"),
     "write_kv": ("kv-cache",),
+    "paged_attention": ("paged-attention",),
+    "mla": ("mla",),
     "variants_softmax": ("softmax",),
     "variants_masking": ("masking",),
     "variants_forward": ("attention-forward",),
@@ -19,6 +21,13 @@ ZOO_MODULES: dict[str, tuple[str, ...]] = {
     "variants_backward": ("attention-backward",),
     "variants_gqa": ("gqa",),
     "variants_rope": ("rope", "kv-cache"),
+    "variants_pages": ("paged-attention",),
+    "variants_latents": ("mla",),
+    "sampling": ("sampling",),
+    "speculative": ("speculative",),
+    "mtp": ("mtp",),
+    "variants_sampling": ("sampling",),
+    "variants_speculative": ("speculative", "mtp"),
 }
 
 __all__ = ["ZOO_MODULES"]

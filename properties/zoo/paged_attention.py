@@ -12,12 +12,12 @@ from .specimen import mutant
 from .textbook import Array
 from .textbook_pages import in_pages
 
-# Families of the reports; the last holds faults of attention itself that a table can bring back.
-ALLOCATOR, CACHE, THROUGH_TABLES = "paged-allocator", "kv-cache", "paged-attention"
+# Faults of block tables and caches as attention meets them; as calls of an allocator or a cache they stand in families of their own.
+FAMILY = "paged-attention"
 
 
 @mutant(
-    "paged_attention", id="cross-kv-separate-blocks-per-beam", family=ALLOCATOR, source="https://github.com/NVIDIA/TensorRT-LLM/pull/15444",
+    "paged_attention", id="beams-read-blocks-of-their-own", family=FAMILY, source="https://github.com/NVIDIA/TensorRT-LLM/pull/15444",
     trigger=lambda: triggers_pages.paged([4, 4], [[3, 1], [3, 1]]),
 )  # fmt: skip
 def own_blocks_for_every_beam(
@@ -32,7 +32,7 @@ def own_blocks_for_every_beam(
 
 
 @mutant(
-    "paged_attention", id="last-block-length-zero-when-aligned", family=ALLOCATOR, source="https://github.com/Wenyueh/MinivLLM/pull/87",
+    "paged_attention", id="full-last-block-not-attended", family=FAMILY, source="https://github.com/Wenyueh/MinivLLM/pull/87",
     trigger=lambda: triggers_pages.paged([8], [[2, 5]], S=4),
 )  # fmt: skip
 def full_last_block_is_empty(
@@ -56,7 +56,7 @@ def full_last_block_is_empty(
 
 
 @mutant(
-    "paged_attention", id="appended-length-computed-from-capacity", family=CACHE,
+    "paged_attention", id="length-taken-from-the-room-of-blocks", family=FAMILY,
     source="https://github.com/ROCm/hip-ep/pull/753 https://github.com/microsoft/onnxruntime/pull/24485",
     trigger=lambda: triggers_pages.paged([6], [[1]], S=16),
 )  # fmt: skip
@@ -70,7 +70,7 @@ def capacity_for_length(
 
 
 @mutant(
-    "paged_attention", id="value-read-from-key-cache", family=CACHE, refuses=("value_dim",),
+    "paged_attention", id="values-read-from-key-pages", family=FAMILY, refuses=("value_dim",),
     source="https://github.com/huggingface/transformers/issues/34232", trigger=lambda: triggers_pages.paged([3, 4], [[3, 1], [0, 2]]),
 )  # fmt: skip
 def keys_for_values(
@@ -85,7 +85,7 @@ def keys_for_values(
 
 
 @mutant(
-    "paged_attention", id="past-length-uniform-over-tables", family=THROUGH_TABLES,
+    "paged_attention", id="past-length-uniform-over-tables", family=FAMILY,
     source="https://github.com/microsoft/onnxruntime/pull/27992",
     trigger=lambda: triggers_pages.paged([3, 8], [[3, -1, -1, -1], [0, 1, 2, 4]], causal="bottom_right", window=(2, None)),
 )  # fmt: skip
@@ -105,7 +105,7 @@ def one_past_for_the_batch(
 
 
 @mutant(
-    "paged_attention", id="padding-queries-counted-as-new", family=THROUGH_TABLES,
+    "paged_attention", id="padding-queries-counted-as-new", family=FAMILY,
     source="https://github.com/mosaicml/examples/pull/257",
     trigger=lambda: triggers_pages.paged([6], [[3, 1, 2]], Lq=3, query_lengths=np.array([2]), causal="bottom_right"),
 )  # fmt: skip
@@ -121,7 +121,7 @@ def padding_moves_the_positions(
 
 
 @mutant(
-    "paged_attention", id="partial-last-page-values-of-another", family=THROUGH_TABLES,
+    "paged_attention", id="partial-last-page-values-of-another", family=FAMILY,
     source="https://github.com/hw-native-sys/simpler/pull/72", trigger=lambda: triggers_pages.paged([5], [[2, 5]], S=4),
 )  # fmt: skip
 def whole_last_page_in_the_sum(
@@ -149,7 +149,7 @@ def _or_behind(call: textbook.Call, n: int) -> Array:
 
 
 @mutant(
-    "paged_attention", id="pages-tiled-instead-of-repeated", family=THROUGH_TABLES, source="https://github.com/onnx/onnx/pull/7274",
+    "paged_attention", id="pages-tiled-instead-of-repeated", family=FAMILY, source="https://github.com/onnx/onnx/pull/7274",
     trigger=lambda: triggers_pages.paged([4], [[3, 1]], Hkv=2, G=2),
 )  # fmt: skip
 def heads_of_pages_tiled(
