@@ -19,7 +19,7 @@ from .regex_pattern import Tree, parse_pattern
 
 Mask = NDArray[np.bool_]
 State = TypeVar("State")
-MAX_STATES = 100_000
+MAX_STATES = 20_000
 
 
 class Automaton(Protocol[State]):
