@@ -7,6 +7,7 @@ It needs nothing but its neighbours, so that a repro can carry a copy.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from .allocator_moment import AllocatorMoment, Content, Sequence, Slot
@@ -88,6 +89,7 @@ class AllocatorModel:
 
     def follow(self, call: Call, answer: Answer, seen: list[Answer]) -> AllocatorMoment:
         self.clock += 1
+        answer, seen = _listed(answer), [_listed(look) for look in seen]
         moment = AllocatorMoment(call, answer, self, dict(self.tables), self.tables, self.stats, self.stats, self.named())
         moment.room = self.num_blocks - len(moment.in_use)
         moment.defect = unusable(call, answer)
@@ -263,6 +265,7 @@ class AllocatorModel:
                 moment.revived += block not in moment.in_use
             elif wanted in self.valid[block]:                                   # found, or given anew by chance: it makes no difference
                 moment.perhaps += block not in moment.in_use
+                self._doubt_block(block)
             else:
                 moment.given.append(block)
         surely = set(self.surely_cached())
@@ -273,6 +276,7 @@ class AllocatorModel:
                 self.memory[block] = [None] * self.size
         self._compare_ages(moment, surely)
         named = {block for table in moment.tables.values() for block in table}
+        moment.released = len(moment.in_use - named)
         for block in moment.in_use - named:
             self.let_go[block] = self.clock
         for block in named:
@@ -328,14 +332,16 @@ class AllocatorModel:
 
     def _doubt(self, table: list[int], n: int) -> None:
         """A token is appended to a block that was published: whether it can still be found is the allocator's choice."""
-        if n % self.size and self.valid[table[-1]]:
-            for content in self.valid[table[-1]]:
-                self._unsure(content)
+        if n % self.size:
+            self._doubt_block(table[-1])
+
+    def _doubt_block(self, block: int) -> None:
+        for content in self.valid[block]:
+            self._unsure(content)
 
     def _lose(self, block: int) -> None:
         """What a block held is there no more."""
-        for content in self.valid[block]:
-            self._unsure(content)
+        self._doubt_block(block)
         self.valid[block] = set()
 
     def _unsure(self, content: Content) -> None:
@@ -355,6 +361,11 @@ class AllocatorModel:
         if call.method == "allocate":
             found = self.must_find([*call.args[1], 0], call.option("salt", b""))
             self.looked_at |= {block: self.clock for blocks in found for block in blocks}
+
+
+def _listed(answer: Answer) -> Answer:
+    """An array of block numbers is as good as a list."""
+    return replace(answer, value=answer.value.tolist()) if hasattr(answer.value, "tolist") else answer
 
 
 def _pairs(value: Any) -> list[tuple[int, int]] | None:

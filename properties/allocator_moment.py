@@ -48,6 +48,7 @@ class AllocatorMoment:
     overwritten  (reader, slot): another sequence's tokens that this call's writes and copies changed
     written      slots written or copied to
     revived      blocks found that no table named; perhaps: blocks named that hold what was asked, though not said to be found
+    released     blocks that tables named before the call, and none after it
     """
 
     call: Call
@@ -75,6 +76,7 @@ class AllocatorMoment:
     written: int = 0
     revived: int = 0
     perhaps: int = 0
+    released: int = 0
 
     @property
     def returned(self) -> bool:

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from oracles.reference import prefix_salt
+
 from .allocator_model import AllocatorModel
 from .sequence import NEW, Call, Numbers, Sequence
 
@@ -18,6 +20,8 @@ EQUAL_HASHES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 SALTS: tuple[tuple[bytes, bytes], ...] = (
     (b"", b"x"), (b"x", b"y"), (b"same beginning, 1", b"same beginning, 2"), (b"1, same end", b"2, same end"), (b"a", b"a\0"),
     (b"\0", b""), (b"ab", b"ba"), (b"one 1 middle", b"one 2 middle"),
+    (prefix_salt(adapter="a", id=1), prefix_salt(adapter="a", id=2)), (prefix_salt(adapter="a"), prefix_salt(tenant="a")),
+    (prefix_salt(image=0x1_5A5A), prefix_salt(image=0x2_5A5A)), (prefix_salt(image=b"1...."), prefix_salt(image=b"2....")),
 )  # fmt: skip
 
 

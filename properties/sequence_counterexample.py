@@ -21,16 +21,17 @@ SEQUENCE, JUDGE = "sequence.json", "judge"
 
 
 def write_sequence(
-    folder: Path, operation: StatefulOperation, subject: ObjectSubject, abilities: frozenset[str], law: SequenceLaw, calls: Sequence, wrong: str
-) -> Path:
+    folder: Path, operation: StatefulOperation, subject: ObjectSubject, abilities: frozenset[str], law: SequenceLaw, calls: Sequence,
+    wrong: str,
+) -> Path:  # fmt: skip
     """Write `folder/<hash>-<law>/`, all or nothing, and return it. The hash is of the calls and the subject."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(to_json(list(calls)))
     spec = lasting_name(subject.spec, getattr(subject, "factory", None))
     target = folder / f"{hashlib.sha256(f'{text} {spec or subject.name}'.encode()).hexdigest()[:12]}-{law.name[:24].rstrip('_')}"
     temporary = Path(tempfile.mkdtemp(dir=folder, prefix=".writing-"))
-    about = {"operation": operation.name, "subject": subject.name, "spec": spec, "law": law.name, "statement": " ".join(law.statement.split()),
-             "reason": wrong, "calls": [str(call) for call in calls]}  # fmt: skip
+    about = {"operation": operation.name, "subject": subject.name, "spec": spec, "law": law.name,
+             "statement": " ".join(law.statement.split()), "reason": wrong, "calls": [str(call) for call in calls]}  # fmt: skip
     try:
         data = {**about, "abilities": sorted(abilities), "sequence": to_json(list(calls))}
         (temporary / SEQUENCE).write_text(json.dumps(data, indent=1) + "\n")

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from .objects import ObjectSubject
-from .play import ANSWERS, Play, SequenceLaw, broken
-from .sequence import DIED, HUNG, Call, Sequence
+from .play import Play, SequenceLaw, broken
+from .sequence import DIED, HUNG, NEW, Call, Sequence
 from .stateful_operation import StatefulOperation
 
 DEATHS = 12                                                                     # each costs the start of a process
@@ -69,7 +69,13 @@ def begin(operation: StatefulOperation, subject: ObjectSubject, laws: tuple[str,
 def _not_covered(law: SequenceLaw, operation: StatefulOperation, abilities: set[str]) -> str:
     without = {probe.ability: probe.without for probe in operation.probes}
     missing = [name for name in law.needs if name not in abilities]
-    return "; ".join(without.get(name) or f"the subject has no {name.replace('new.', 'argument ')}" for name in missing)
+    return "; ".join(without.get(name) or _lacking(*name.partition(".")[::2]) for name in missing)
+
+
+def _lacking(method: str, argument: str) -> str:
+    if not argument:
+        return f"the subject has no {method}"
+    return f"the subject's {'constructor' if method == NEW else method} takes no {argument}"
 
 
 class Session:
@@ -158,8 +164,8 @@ def draw_sequences(run: SequenceRun, count: int, seed: int, after: Callable[[Ses
     with tempfile.TemporaryDirectory() as home:
         set_hypothesis_home_dir(home)                                           # otherwise a folder appears where the user works
         try:
-            explicit = settings(max_examples=count, stateful_step_count=STEPS, database=None, deadline=None, phases=phases, derandomize=False,
-                                print_blob=False, report_multiple_bugs=False, verbosity=Verbosity.quiet,
+            explicit = settings(max_examples=count, stateful_step_count=STEPS, database=None, deadline=None, phases=phases,
+                                derandomize=False, print_blob=False, report_multiple_bugs=False, verbosity=Verbosity.quiet,
                                 suppress_health_check=list(HealthCheck))  # fmt: skip
             run_state_machine_as_test(cast(Any, hypothesis).seed(seed)(_machine(run, after)), settings=explicit)
         except (Broken, hypothesis.errors.Flaky):                               # `after` knows of it

@@ -9,7 +9,7 @@ from typing import Any
 
 from .objects import ObjectSubject
 from .play import Play, SequenceLaw, play_through
-from .sequence import NEW, Call, Sequence
+from .sequence import Call, Sequence
 from .sequence_run import Broken, SequenceRun, SequenceTally, Session, draw_sequences
 from .stateful_operation import StatefulOperation
 
@@ -118,7 +118,8 @@ def _other_numbers(calls: Sequence) -> Iterator[Sequence]:
                       if isinstance(n, int)}, reverse=True)  # fmt: skip
     for old in numbers:
         for new in _plainer(old):
-            yield tuple(call if call.method == NEW else replace(call, args=tuple(_with(value, old, new) for value in call.args)) for call in calls)
+            changed = (replace(call, args=tuple(_with(value, old, new) for value in call.args)) for call in calls[1:])
+            yield (calls[0], *changed)
 
 
 def _with(value: Any, old: int, new: int) -> Any:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from .declaration import UsageError
-from .objects import ObjectSubject, open_object
+from .objects import open_object
 from .report import ERROR, FAILED, HELD, NOT_COVERED, Report, Verdict
 from .run import random_cases
+from .sequence import NEW
 from .sequence_counterexample import write_sequence
 from .sequence_run import SequenceRun, SequenceTally, begin, draw_sequences, put
 from .sequence_shrinking import breaks, hunted, shortest, size
@@ -45,8 +46,7 @@ def check_object(
     try:
         run = begin(chosen, opened, laws)
         run.deadline = None if max_seconds is None else start + max_seconds
-        designed = [chosen.covered(calls, run.abilities) for calls in chosen.designed().values()]
-        designed = [calls for calls in dict.fromkeys(designed) if calls and calls[0].method == "new"]
+        designed = chosen.designed_for(run.abilities)
         _put_all(run, designed, count, seed, progress)
         if run.deadline is not None and time.monotonic() > run.deadline:
             run.stopped = run.stopped or f"stopped after {max_seconds:g} s, {run.sequences} of {len(designed) + count} sequences"
@@ -82,7 +82,11 @@ def _put_all(run: SequenceRun, designed: list[Any], count: int, seed: int, progr
 
 def _verdicts(run: SequenceRun, count: int, seed: int, folder: Path | None) -> tuple[Verdict, ...]:
     deadline = time.monotonic() + ALL_SHRINK_SECONDS
-    return tuple(_verdict(run, tally, count, seed, folder, min(SHRINK_SECONDS, max(0.0, deadline - time.monotonic()))) for tally in run.tallies)
+
+    def seconds() -> float:
+        return min(SHRINK_SECONDS, max(0.0, deadline - time.monotonic()))
+
+    return tuple(_verdict(run, tally, count, seed, folder, seconds()) for tally in run.tallies)
 
 
 def _verdict(run: SequenceRun, tally: SequenceTally, count: int, seed: int, folder: Path | None, seconds: float) -> Verdict:
@@ -137,8 +141,9 @@ def _not_covered(run: SequenceRun) -> tuple[str, ...]:
     """What the verdicts do not speak of, one line each."""
     operation = run.operation
     lines = [f"{method}: the subject has no such method" for method in operation.optional if method not in run.abilities]
-    lines += [f"argument {name.partition('.')[2]} of {name.partition('.')[0].replace('new', 'the constructor')}: the subject does not take it"
-              for name in operation.arguments if name not in run.abilities and name.partition(".")[0] in {*run.abilities, "new"}]  # fmt: skip
+    arguments = [name.split(".") for name in operation.arguments if name not in run.abilities]
+    lines += [f"argument {argument} of {'the constructor' if method == NEW else method}: the subject does not take it"
+              for method, argument in arguments if method == NEW or method in run.abilities]  # fmt: skip
     lines += [probe.without for probe in operation.probes if probe.ability not in run.abilities]
     if run.refusals:
         lines.append(f"{len(run.refusals)} sequences ended with NotImplementedError, the last: {run.refusals[-1]}")

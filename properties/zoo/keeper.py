@@ -19,6 +19,7 @@ from ..loading import load_file
 from ..operations import operation_named
 from ..outcome import RETURNED
 from ..run import Run, begin, judge_one, recipes_of
+from ..stateful_names import STATEFUL_NAMES
 from ..subjects import InProcess
 from ..trial import Trial
 from . import ZOO_MODULES
@@ -108,6 +109,10 @@ def fate_of(specimen: Specimen, *, budget: int | str, seed: int = 0, turn: int =
     With the budget "default" legal specimens take turns: each sees every `TURNS`-th designed case, from its turn on, so that
     together they see all of them in a fraction of the time; any other budget gives each of them everything.
     """
+    if specimen.operation in STATEFUL_NAMES:
+        from .object_keeper import fate_of_object
+
+        return fate_of_object(specimen, budget=budget, seed=seed)
     start = time.monotonic()
     hunted = specimen.kind == "mutant"
     invalid = why_invalid(specimen) if hunted else ""
@@ -145,6 +150,10 @@ def why_invalid(specimen: Specimen) -> str:
 
     Where the oracle refuses the trigger, a mutant that answers differs.
     """
+    if specimen.operation in STATEFUL_NAMES:
+        from .object_keeper import why_object_invalid
+
+        return why_object_invalid(specimen)
     if specimen.trigger is None:
         return "it has no trigger"
     arguments = dict(specimen.trigger())
@@ -158,5 +167,7 @@ def why_invalid(specimen: Specimen) -> str:
         return "" if trial.outcome.kind == RETURNED else f"on its trigger: it refuses like the oracle, which says {refusal}"
     if trial.defects:
         return f"on its trigger: {trial.defects}"
+    if trial.conventions.get("uniforms", "contract") != "contract":
+        return ""                                                               # its law is at fault, which no single answer shows
     compared = [compare(name, got, wanted[name], trial.allowed[name]) for name, got in trial.answer.items()]
     return "" if any(comparison.failed for comparison in compared) else "it agrees with the oracle on its own trigger"
