@@ -16,7 +16,8 @@ FLOORS = {
     "reference": set(),
     "gpu": set(),
     "properties": {"reference"},
-    "tools": {"gpu", "properties", "reference"},
+    "golden": {"properties", "reference"},
+    "tools": {"golden", "gpu", "properties", "reference"},
 }
 FILES = [(floor, path) for floor in FLOORS for path in sorted((TOP / floor).rglob("*.py"))]
 

@@ -5,7 +5,7 @@ top=$(cd "$(dirname "$0")/.." && pwd)
 links=$(mktemp -d)
 trap 'rm -rf "$links"' EXIT
 mkdir "$links/oracles"
-for folder in reference properties gpu tools; do ln -s "$top/$folder" "$links/oracles/$folder"; done
+for folder in reference properties golden gpu tools; do ln -s "$top/$folder" "$links/oracles/$folder"; done
 cd "$links"
 MYPYPATH="$links" mypy --config-file "$top/pyproject.toml" --namespace-packages --explicit-package-bases \
-    -p oracles.reference -p oracles.properties -p oracles.gpu -p oracles.tools
+    -p oracles.reference -p oracles.properties -p oracles.golden -p oracles.gpu -p oracles.tools

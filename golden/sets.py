@@ -1,0 +1,31 @@
+"""Sets: which operations have golden values, their cases, and the ball arithmetic that proves what is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from oracles.properties.case import Case
+
+from . import ball_attention, ball_rows
+from .attention_cases import attention_backward_cases, attention_cases
+from .certified import Balls
+from .row_cases import log_sum_exp_cases, merge_attention_cases, softmax_cases
+
+
+@dataclass(frozen=True)
+class GoldenSet:
+    """One operation: its cases, named by their `origin`, and the function from a case's arguments to balls of its results."""
+
+    operation: str
+    cases: Callable[[], list[Case]]
+    balls: Callable[..., Mapping[str, Balls]]
+
+
+SETS: tuple[GoldenSet, ...] = (
+    GoldenSet("softmax", softmax_cases, ball_rows.softmax),
+    GoldenSet("log_sum_exp", log_sum_exp_cases, ball_rows.log_sum_exp),
+    GoldenSet("merge_attention", merge_attention_cases, ball_rows.merge_attention),
+    GoldenSet("attention", attention_cases, ball_attention.attention),
+    GoldenSet("attention_backward", attention_backward_cases, ball_attention.attention_backward),
+)

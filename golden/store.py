@@ -1,0 +1,189 @@
+"""Store: the folder of golden files and its manifest, written whole or not at all, and read only after every byte was checked."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from oracles.properties import safetensors_file
+from oracles.properties.case import Case
+from oracles.properties.safetensors_file import Array
+
+from .certified import Limbs, certified
+from .sets import SETS, GoldenSet
+
+DATA = Path(__file__).with_name("data")
+MANIFEST = "manifest.json"
+VERSION = 1                                                                     # of the form of files and manifest
+
+
+class GoldenFault(ValueError):
+    """Something about a golden file is not as it must be. `kind` names it, `file` says where."""
+
+    def __init__(self, kind: str, file: str, message: str) -> None:
+        super().__init__(f"{file}: {kind}: {message}")
+        self.kind, self.file = kind, file
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One golden file as the manifest describes it; `inputs` and `results` are name -> {"dtype", "shape"}."""
+
+    operation: str
+    case: str
+    file: str
+    options: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+    results: Mapping[str, Any]
+    certified: Mapping[str, Any]
+    bytes: int
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.operation}/{self.case}"
+
+
+def make(folder: Path, *, sets: tuple[GoldenSet, ...] = SETS, progress: Callable[[str], None] = lambda name: None) -> list[Entry]:
+    """Draw, prove and write all cases into `folder`, which is replaced as a whole at the end. The same bytes every time.
+
+    Raises ImportError without python-flint, `certified.Unproven` where a value cannot be rounded with proof.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".writing-"))
+    try:
+        entries = []
+        for one in sets:
+            (temporary / one.operation).mkdir()
+            for case in one.cases():
+                progress(f"{one.operation}/{case.origin}")
+                limbs, bits = certified(lambda one=one, case=case: one.balls(**case.arguments()))  # type: ignore[misc]
+                entries.append(_written(temporary, case, limbs, bits))
+        (temporary / MANIFEST).write_bytes(_canonical(entries))
+        os.chmod(temporary, 0o755)
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(temporary, folder)
+        return entries
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _written(folder: Path, case: Case, limbs: Mapping[str, Limbs], bits: int) -> Entry:
+    expected: dict[str, Array] = {}
+    for name, value in limbs.items():
+        expected |= {f"{name}.hi": value.hi, f"{name}.lo": value.lo}
+    file = f"{case.operation}/{case.origin}.safetensors"
+    tensors, metadata = case.to_tensors(expected)
+    data = safetensors_file.dumps(tensors, metadata)
+    (folder / file).write_bytes(data)
+    prover = f"ball arithmetic, python-flint {importlib.metadata.version('python-flint')}"
+    return Entry(
+        case.operation, case.origin, file, json.loads(metadata["options"]), _described(case.arrays),
+        {name: {"dtype": "float64", "shape": list(value.hi.shape)} for name, value in limbs.items()},
+        {"by": prover, "bits": bits, "rounding": "hi = RN64(x), lo = RN64(x - hi)"}, len(data), hashlib.sha256(data).hexdigest(),
+    )  # fmt: skip
+
+
+def _described(arrays: Mapping[str, Array]) -> dict[str, Any]:
+    return {name: {"dtype": array.dtype.name, "shape": list(array.shape)} for name, array in arrays.items()}
+
+
+def _canonical(entries: list[Entry]) -> bytes:
+    """The manifest's bytes; the digest is over everything else in it, so that no byte of it can change unseen."""
+    listed = [dict(sorted(vars(entry).items())) for entry in entries]
+    body = json.dumps(listed, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(f"{VERSION}{body}".encode()).hexdigest()
+    return (json.dumps({"version": VERSION, "digest": digest, "entries": listed}, indent=1) + "\n").encode()
+
+
+def read_manifest(folder: Path = DATA) -> list[Entry]:
+    """The entries of a folder. Raises GoldenFault for a manifest that is missing, changed, of another version, or names foreign paths."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise GoldenFault("missing file", MANIFEST, f"no such file in {folder}; want a folder written by `oracles golden make`")
+    data = path.read_bytes()
+    try:
+        content = json.loads(data)
+        version, entries = content["version"], [Entry(**entry) for entry in content["entries"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise GoldenFault("unreadable manifest", MANIFEST, f"{type(error).__name__}: {error}") from None
+    if version != VERSION:
+        raise GoldenFault("stale manifest", MANIFEST, f"version {version}; want {VERSION}")
+    for entry in entries:
+        _inside(entry.file)
+    if data != _canonical(entries):
+        raise GoldenFault("changed bytes", MANIFEST, "its digest is another; want the manifest as it was written")
+    return entries
+
+
+def _inside(file: str) -> None:
+    parts = PurePosixPath(file).parts
+    if not parts or PurePosixPath(file).is_absolute() or any(part in ("..", ".") for part in parts) or "\\" in file:
+        raise GoldenFault("foreign path", file, "leaves the folder; want operation/case.safetensors")
+
+
+def read(entry: Entry, folder: Path = DATA) -> tuple[Case, dict[str, Limbs]]:
+    """One golden case and its values, after all checks that need no arithmetic. Raises GoldenFault."""
+    path = folder / entry.file
+    if path.is_symlink() or not path.is_file():
+        raise GoldenFault("missing file", entry.file, "want the file that the manifest names, no link")
+    data = path.read_bytes()
+    if len(data) != entry.bytes:
+        raise GoldenFault("wrong length", entry.file, f"{len(data)} bytes; want {entry.bytes}")
+    if hashlib.sha256(data).hexdigest() != entry.sha256:
+        raise GoldenFault("changed bytes", entry.file, "its SHA-256 is another than the manifest's")
+    try:
+        case, expected = Case.from_tensors(*safetensors_file.loads(data))
+    except (ValueError, KeyError) as error:
+        raise GoldenFault("unreadable file", entry.file, str(error)) from None
+    if _described(case.arrays) != entry.inputs:
+        raise GoldenFault("wrong inputs", entry.file, f"holds {_described(case.arrays)}; want {dict(entry.inputs)}")
+    wanted = {f"{name}.{limb}": about for name, about in entry.results.items() for limb in ("hi", "lo")}
+    if _described(expected) != wanted:
+        raise GoldenFault("wrong results", entry.file, f"holds {_described(expected)}; want {wanted}")
+    limbs = {name: Limbs(expected[f"{name}.hi"], expected[f"{name}.lo"]) for name in entry.results}
+    for name, value in limbs.items():
+        _check_limbs(entry.file, name, value)
+    return case, limbs
+
+
+def _check_limbs(file: str, name: str, value: Limbs) -> None:
+    """lo is no larger than half a unit in the last place of hi, and 0 beside inf; NaN is never expected."""
+    finite = np.isfinite(value.hi)
+    half = np.spacing(np.where(finite, np.abs(value.hi), 0.0)) / 2.0
+    wrong = np.isnan(value.hi) | ~np.isfinite(value.lo) | (np.abs(value.lo) > np.where(finite, half, 0.0))
+    if wrong.any():
+        at = np.argwhere(wrong)[0].tolist()
+        raise GoldenFault("no rounded pair", file, f"{name}{at}: lo is more than half a unit of hi")
+
+
+def strangers(entries: list[Entry], folder: Path = DATA) -> list[str]:
+    """Files in the folder that the manifest does not name."""
+    known = {MANIFEST, *(entry.file for entry in entries)}
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()
+                  and path.relative_to(folder).as_posix() not in known)  # fmt: skip
+
+
+def redrawn(entries: list[Entry], folder: Path = DATA, *, sets: tuple[GoldenSet, ...] = SETS) -> Iterator[GoldenFault]:
+    """What the files hold against what the generator draws today: every difference, missing and surplus case."""
+    named = {entry.name: entry for entry in entries}
+    for one in sets:
+        for case in one.cases():
+            entry = named.pop(f"{one.operation}/{case.origin}", None)
+            if entry is None:
+                yield GoldenFault("stale manifest", MANIFEST, f"{one.operation}/{case.origin} is drawn today and not there")
+            elif read(entry, folder)[0].hash != case.hash:
+                yield GoldenFault("stale manifest", entry.file, "its inputs are others than those drawn today")
+    for entry in named.values():
+        yield GoldenFault("stale manifest", entry.file, "is there and not drawn today")
