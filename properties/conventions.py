@@ -39,6 +39,10 @@ CONVENTIONS: dict[str, Convention] = {
         "NaN or inf that no query may see: undeclared, it is put only beyond kv_lengths; ignored, it must change nothing anywhere; "
         "spread, it is never put", (*_ATTENTION, *_THROUGH_CACHES),
     ),
+    "hidden_weight": Convention(
+        ("zero", "finite_mask"), "a hidden key has no weight whatever the scores; or a finite number stands for -inf, so that it is seen "
+        "where the visible scores are far below 0", ("attention",),
+    ),
     "head_map": Convention(("contiguous", "interleaved"), "query head h reads key/value head h // (Hq / Hkv), or h % Hkv", _ATTENTION),
     "window_counts_current": Convention(
         ("no", "yes"), "the window's left number counts keys before the current one, or the current one too",
