@@ -29,6 +29,7 @@ def check(
     operation: str | Operation, subject: str | Callable[..., Any] | Subject, *, budget: int | str = "default", seed: int = 0,
     max_seconds: float | None = None, call_seconds: float = 30.0, in_process: bool = False, failures: Path | str | None = None,
     laws: tuple[str, ...] | None = None, declared: Mapping[str, Any] | None = None, progress: Callable[[int, int], None] | None = None,
+    max_cases: int | None = None,
 ) -> Report:  # fmt: skip
     """Hold a subject to all laws of an operation.
 
@@ -45,6 +46,7 @@ def check(
     laws          names of the laws to judge; None: all
     declared      arguments of `subject`, for a subject that does not declare itself
     progress      called with (cases done, cases in all)
+    max_cases     put so many at most, evenly out of all there are; the report says how many were left
 
     Raises UsageError (a ValueError) where operation, subject, budget or laws are not what they should be.
     """
@@ -58,7 +60,10 @@ def check(
     try:
         run = begin(chosen, opened, laws)
         designed, drawn = recipes_of(run, budget, seed)
-        recipes = [*designed, *drawn]
+        everything = [*designed, *drawn]
+        kept = _spread(len(everything), max_cases)
+        recipes = [everything[index] for index in kept]
+        own = sum(index < len(designed) for index in kept)
         for index, recipe in enumerate(recipes):
             if run.stopped or not any(tally.open for tally in run.tallies):
                 break
@@ -73,12 +78,22 @@ def check(
         broken = run.stopped or any(verdict.status in (FAILED, ERROR) for verdict in verdicts)
         return Report(
             chosen.name, opened.spec or declaration.name, asdict(declaration.arithmetic), declaration.conventions, seed,
-            time.monotonic() - start, verdicts, _not_covered(run), len(designed), len(drawn), declaration.version,
+            time.monotonic() - start, verdicts, (*_left(recipes, everything), *_not_covered(run)), own, len(kept) - own, declaration.version,
             run.stopped, {} if broken else _power(run, recipes),
         )  # fmt: skip
     finally:
         if ours:
             opened.close()
+
+
+def _spread(count: int, most: int | None) -> list[int]:
+    """Which of `count` cases are put where `most` may be: all, or that many at even distances, the first among them."""
+    return list(range(count)) if most is None or most >= count else [index * count // most for index in range(most)]
+
+
+def _left(recipes: list[Any], everything: list[Any]) -> tuple[str, ...]:
+    left = len(everything) - len(recipes)
+    return (f"{left} of {len(everything)} cases: max_cases is {len(recipes)}",) if left else ()
 
 
 def _power(run: Run, recipes: list[Any]) -> dict[str, Any]:
