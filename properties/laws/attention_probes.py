@@ -199,3 +199,51 @@ def nan_behind_the_mask_is_ignored(trial: Trial) -> Judgement:
     Allowed: the bound, which does not look there either.
     """
     return within(trial.answer, trial.wanted, trial.allowed)
+
+
+def _beside_low_scores(case: Case) -> Case | None:
+    """One row a key/value head whose visible keys all score far below 0 and its hidden ones as far above; the first stand for 1, these for -1.
+
+    Scores are at most 0.6 of the largest number of the format: within 2 / 3, so that a product with log2 e stays finite.
+    """
+    if is_empty(case):
+        return None
+    case = without(case, "softcap", "sinks", "alibi_slopes", "dropout_mask", "dropout_p")
+    B, Hq, Lq, Lk = sizes(case)
+    Hkv = case.arrays["k"].shape[1]
+    seen = visible(case).reshape(B, Hkv, Hq // Hkv * Lq, Lk)                    # rows of all the queries of a key/value head
+    mixed = seen.any(axis=-1) & ~seen.all(axis=-1)
+    if not mixed.any():
+        return None
+    low = np.take_along_axis(seen, mixed.argmax(axis=-1)[..., None, None], axis=2)[:, :, 0, :, None]            # (B, Hkv, Lk, 1)
+    q, k, v = (case.arrays[name] for name in "qkv")
+    size = np.sqrt(0.6 * FloatFormat(q.dtype.name).max) * (np.arange(q.shape[-1]) == 0)
+    keys = np.where(np.isfinite(k.astype(np.float64)), np.where(low, -size, size), np.nan)
+    values = np.where(np.isfinite(v.astype(np.float64)), np.where(low, 1.0, -1.0), np.nan)
+    probe = case.with_arrays(q=like(q, np.broadcast_to(size, q.shape)), k=keys.astype(k.dtype), v=values.astype(v.dtype))
+    return probe.with_options(scale=1.0) if "scale" in case.options else probe
+
+
+def _masks_with_a_number(declaration: Declaration) -> str:
+    finite = declaration.conventions.get("hidden_weight") == "finite_mask"
+    return "the subject declares hidden_weight = finite_mask" if finite else ""
+
+
+@law(prepare=_beside_low_scores, every=2, not_covered=_masks_with_a_number)
+def hidden_keys_have_no_weight_beside_low_scores(trial: Trial) -> Judgement:
+    """Where all visible scores are as low as the format allows and the hidden ones as high, the hidden ones still have no weight.
+
+    Visible keys hold the value 1, hidden ones -1: whatever the weights, an average of the visible is 1. A finite number in place of
+    -inf, -10000 or the least of the format added to the score, makes a hidden key win. Not where scores are kept in less range than
+    the inputs. Allowed: nearer to 1 than to 0.
+    """
+    arithmetic = trial.arithmetic
+    narrowest = min(FloatFormat(name).max for name in (arithmetic.accumulate, arithmetic.elementwise, arithmetic.scores))
+    if "out" not in trial.answer or narrowest < FloatFormat(arithmetic.inputs).max:
+        return NOTHING
+    Hq, Hkv = trial.case.arrays["q"].shape[1], trial.case.arrays["k"].shape[1]
+    heads = np.arange(Hq) % Hkv if trial.conventions["head_map"] == "interleaved" else np.arange(Hq) // (Hq // Hkv)
+    high = ~(trial.case.arrays["v"][..., 0].astype(np.float64) > 0.0)[:, heads][:, :, None]                     # (B, Hq, 1, Lk)
+    seen = visible(trial.case)
+    judged = np.asarray(seen.any(axis=-1) & ~(seen & high).any(axis=-1))[..., None] & np.ones(trial.wanted["out"].shape, bool)
+    return within(trial.answer, {"out": np.where(judged, 1.0, 0.0)}, {"out": np.where(judged, 0.5, np.inf)})

@@ -16,12 +16,14 @@ from .installed import library_version, quick_compilation, versions_text
 
 # Read in the source of 0.10: P rounded to the format of v; scores, softmax and sums in float32. XLA's CPU code flushes subnormal numbers.
 # Causal is span_q >= span_k, the upper left triangle, in the GPU and TPU flash kernels; splash takes an offset.
-# What is hidden by a kernel has weight 0 and is summed all the same: 0 times NaN.
+# What is hidden by a kernel has weight 0 and is summed all the same: 0 times NaN. In all but splash attention a large finite number hides it,
+# in place of a score that is multiplied by log2 e, or added to it: docs/findings.md, jax-pallas-finite-mask.
 FLASH = Arithmetic(probabilities="input", flush_to_zero=True, recomputes=True)
 DECLARED: dict[str, Any] = {"layout": "blhd", "framework": "jax", "conventions": {"nonfinite_behind_mask": "spread"}}
+FINITE = {"conventions": {"nonfinite_behind_mask": "spread", "hidden_weight": "finite_mask"}}
 SELF: dict[str, Any] = {
     "causal": (None, "top_left"), "head_dims": (64,), "length_multiple": calls.BLOCK, "refuses": ("empty", "grouped", "value_dim"),
-    "arithmetic": FLASH, **DECLARED,
+    "arithmetic": FLASH, **DECLARED, **FINITE,
 }  # fmt: skip
 
 # name: operation -> (the function in `calls`, what it declares)
@@ -34,7 +36,7 @@ PEERS: dict[str, dict[str, tuple[Callable[..., Any], dict[str, Any]]]] = {
     # Partial results over two halves of the keys are kept in the format of q and merged in it; eps is added to the sum.
     "jax_pallas_decode": {
         "attention": (calls.decode, {"dtypes": ("float32",), "causal": (None, "bottom_right"), "head_dims": (64,),
-                                     "refuses": ("empty", "value_dim"), "arithmetic": FLASH, **DECLARED}),
+                                     "refuses": ("empty", "value_dim"), "arithmetic": FLASH, **DECLARED, **FINITE}),
     },
     "jax_pallas_tpu_flash": {"attention": (calls.tpu_flash, {"dtypes": ("float32",), **SELF, "length_multiple": calls.TPU_BLOCK})},
     # The scale is the caller's business, so q is multiplied by it in its own format.

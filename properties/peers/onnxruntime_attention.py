@@ -17,6 +17,9 @@ from .calls import onnxruntime_attention as calls
 from .installed import copy_of, library_version, versions_text
 
 SPREAD = {"nonfinite_behind_mask": "spread"}
+# What is_causal, unidirectional, a boolean mask or key_padding_mask hides gets the least number of the format added to its score, up to
+# opset 24 and not in float64: docs/findings.md, onnxruntime-finite-mask. Declared so that the rest can be judged.
+FINITE = {**SPREAD, "hidden_weight": "finite_mask"}
 
 # Attention. Alignment: the offset-aware rule of the page. Order of softcap and mask, the zero row where nothing is seen: same page.
 # Q and K are each multiplied by sqrt(scale) and rounded; "if softmax precision is not provided, the same precision as the input of
@@ -25,7 +28,7 @@ SPREAD = {"nonfinite_behind_mask": "spread"}
 STANDARD: dict[str, Any] = {
     "causal": (None, "bottom_right", "top_left"), "refuses": ("empty", "negative_scale"),
     "arithmetic": Arithmetic(elementwise="input", scores="input", probabilities="input"),
-    "conventions": SPREAD,
+    "conventions": FINITE,
 }  # fmt: skip
 
 # GroupQueryAttention. Causal aligned to the lower right, by seqlens_k. Refused by the library: float64, bfloat16, "head_size must be
@@ -39,24 +42,24 @@ GROUPED_QUERY: dict[str, Any] = {
 # does not speak: a bias of -inf makes them NaN; key_padding_mask adds mask_filter_value, here the lowest number, and so gives the
 # mean of all values. Refused by the library: float64, Dv other than D beside a past, lengths of 0. Without grouped heads by definition.
 # What is masked has weight 0 and is summed all the same: 0 times NaN.
-MULTI_HEAD: dict[str, Any] = {"dtypes": ("float32", "float16"), "refuses": ("empty", "grouped"), "conventions": SPREAD}
+MULTI_HEAD: dict[str, Any] = {"dtypes": ("float32", "float16"), "refuses": ("empty", "grouped"), "conventions": FINITE}
 
 # name: (the function in `calls`, what it declares). Three stand apart because they are wrong: docs/findings.md,
 # onnxruntime-float64-attention, onnxruntime-gqa-blind-row and onnxruntime-mha-last-query.
 PEERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "onnxruntime_attention": (calls.standard, {"dtypes": ("float32", "float16"), **STANDARD}),
-    "onnxruntime_attention_float64": (calls.standard, {"dtypes": ("float64",), **STANDARD}),
+    "onnxruntime_attention_float64": (calls.standard, {"dtypes": ("float64",), **STANDARD, "conventions": SPREAD}),
     "onnxruntime_attention_cache": (
         calls.standard_cache, {"dtypes": ("float32", "float16"), **STANDARD, "causal": (None, "bottom_right")}),
     "onnxruntime_attention_scores": (
-        calls.standard_scores, {"dtypes": ("float32", "float16"), **STANDARD, "conventions": {**SPREAD, "empty_lse": "any"}}),
+        calls.standard_scores, {"dtypes": ("float32", "float16"), **STANDARD, "conventions": {**FINITE, "empty_lse": "any"}}),
     "onnxruntime_mha": (
         calls.multi_head, {**MULTI_HEAD, "causal": (None, "bottom_right"), "refuses": ("empty", "grouped", "value_dim")}),
     "onnxruntime_mha_top_left": (calls.multi_head, {**MULTI_HEAD, "causal": (None, "top_left")}),
     "onnxruntime_mha_bias": (calls.multi_head_bias, {
         **MULTI_HEAD, "causal": (None,), "conventions": {**SPREAD, "empty_rows": "nan"}}),
     "onnxruntime_mha_padding": (calls.multi_head_padding, {
-        **MULTI_HEAD, "causal": (None,), "conventions": {**SPREAD, "empty_rows": "mean_v"}}),
+        **MULTI_HEAD, "causal": (None,), "conventions": {**FINITE, "empty_rows": "mean_v"}}),
     "onnxruntime_gqa": (calls.grouped_query, GROUPED_QUERY),
     "onnxruntime_gqa_bias": (calls.grouped_query_bias, GROUPED_QUERY),
 }

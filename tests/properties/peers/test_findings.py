@@ -29,8 +29,8 @@ FINDINGS = {
     "onnxruntime-float64-attention", "onnxruntime-mask-not-broadcast", "onnxruntime-nan-in-padding", "onnxruntime-gqa-blind-row",
     "onnxruntime-finite-mask", "onnxruntime-mha-last-query", "onnxruntime-mha-blind-row", "onnx-reference-broadcast-mask",
     "onnx-reference-float64-scale", "torch-flex-without-keys", "torch-softmax-off-the-last-axis", "jax-pallas-more-queries-than-keys",
-    "jax-pallas-64-bit-types", "jax-decode-of-16-bits", "jax-decode-of-one-key", "jax-tpu-flash-blind-row", "jax-splash-blind-row",
-    "mlx-float16-scores", "mlx-blind-row",
+    "jax-pallas-64-bit-types", "jax-decode-of-16-bits", "jax-decode-of-one-key", "jax-tpu-flash-blind-row", "jax-splash-blind-row", "jax-pallas-finite-mask",
+    "mlx-float16-scores", "mlx-blind-row", "tinygrad-single-hidden-key", "tinygrad-logsumexp-of-nothing", "triton-interpreter-bfloat16-cast",
     "jax-nan-in-padding", "jax-blind-row", "jax-float16-on-a-cpu",
 }  # fmt: skip
 
@@ -129,6 +129,11 @@ def test_onnxruntime_finite_mask(dtype: str) -> None:
         assert onnxruntime_attention.standard(q, k, v, scale=1.0, **right).item() == 1.0
     if dtype == "float32":                                                      # MultiHeadAttention widens float16
         assert onnxruntime_attention.multi_head(np.repeat(q, 2, axis=2), k, v, causal="top_left", scale=1.0)[0, 0, 0, 0] == 2.0
+    undeclared = subject("attention", dtypes=(dtype,), causal=(None, "top_left"), refuses=("empty", "negative_scale"),
+                         conventions={"nonfinite_behind_mask": "spread"})  # fmt: skip
+    verdict = verdict_of(undeclared(copy_of(onnxruntime_attention.standard)), "hidden_keys_have_no_weight_beside_low_scores")
+    assert verdict.status == FAILED
+    assert "is -1, wanted 1" in verdict.reason
 
 
 def test_onnxruntime_mha_last_query() -> None:
@@ -269,6 +274,21 @@ def test_jax_tpu_flash_blind_row() -> None:
     assert np.isnan(out[0])
     assert 64.0 < out[1] < 65.0                                                 # row 1 sees no key, and what it gives are keys 2 to 127
     assert out[2] == 1.0
+
+
+@pytest.mark.parametrize(("call", "keys", "options"), [
+    ("mha", 32, {"causal": "top_left"}), ("tpu_flash", 128, {"causal": "top_left"}),
+    ("decode", 32, {"causal": None, "kv_lengths": np.array([16])}),
+])  # fmt: skip
+def test_jax_pallas_finite_mask(call: str, keys: int, options: dict[str, Any]) -> None:
+    import jax.numpy as jnp
+
+    first = jnp.arange(64) == 0
+    q = jnp.full((1, 1 if call == "decode" else keys, 1, 64), 1.4e19, jnp.float32) * first
+    sign = jnp.where(jnp.arange(keys) < (16 if call == "decode" else 1), -1.0, 1.0)[None, :, None, None]
+    v = jnp.broadcast_to(-sign, (1, keys, 1, 64)).astype(jnp.float32)            # 1 where the first query sees, -1 where it does not
+    out, *_ = getattr(jax_pallas, call)(q, (1.4e19 * sign * first).astype(jnp.float32), v, scale=1.0, **options)
+    assert np.asarray(out)[0, 0, 0, 0] < -0.99
 
 
 def test_jax_splash_blind_row() -> None:
