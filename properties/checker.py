@@ -78,7 +78,8 @@ def check(
         broken = run.stopped or any(verdict.status in (FAILED, ERROR) for verdict in verdicts)
         return Report(
             chosen.name, opened.spec or declaration.name, asdict(declaration.arithmetic), declaration.conventions, seed,
-            time.monotonic() - start, verdicts, (*_left(recipes, everything), *_not_covered(run)), own, len(kept) - own, declaration.version,
+            time.monotonic() - start, verdicts, (*_left(recipes, everything), *_not_covered(run)), own, len(kept) - own,
+            declaration.version,
             run.stopped, {} if broken else _power(run, recipes),
         )  # fmt: skip
     finally:
