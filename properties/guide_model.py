@@ -5,6 +5,7 @@ It needs nothing but NumPy, the automaton and its neighbours, so that a repro ca
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,8 @@ from .sequence import NEW, RAISED, RETURNED, Answer, Call
 
 LOOKED_AT = 12                                                                  # states whose masks are looked at again after a call
 BY_TOKENS = "tokens"                                                            # the ability to see dead ends of the vocabulary
+DOT = "dot"                                                                     # that a dot leaves out the line feed
+A_DOT = re.compile(r"(\\.|\[\^?(?:\\.|[^\]\\])*\])|\.")                         # group 1: what holds a dot of another kind
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,11 @@ class GuideMoment:
 
 
 class GuideModel:
-    """Follows a guide through its states. A guide that takes no account of what its vocabulary lacks is followed by characters."""
+    """Follows a guide through its states. One that takes no account of what its vocabulary lacks is followed by characters."""
 
     def __init__(self, new: Call, abilities: frozenset[str]) -> None:
-        self.pattern, self.vocabulary, self.eos = new.args[0], list(new.args[1]), new.args[2]
+        pattern, self.vocabulary, self.eos = new.args[0], list(new.args[1]), new.args[2]
+        self.pattern = pattern if DOT in abilities else A_DOT.sub(lambda found: found[1] or r"[\s\S]", pattern)
         dead_ends = "tokens" if BY_TOKENS in abilities else "characters"
         self.automaton: TokenAutomaton = compile_regex(self.pattern, self.vocabulary, eos=self.eos, dead_ends=dead_ends)
         self.places: list[Place] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oracles.reference import compile_regex
 
 from .guide_laws import GUIDE_LAWS
-from .guide_model import BY_TOKENS, GuideModel
+from .guide_model import BY_TOKENS, DOT, GuideModel
 from .guide_sequences import LOOKS_AHEAD, WEIGHTS, designed_sequences, drawn_call, drawn_new, in_bounds, new
 from .sequence import RETURNED, Answer, Call
 from .stateful_operation import Probe, StatefulOperation
@@ -14,6 +14,11 @@ from .stateful_operation import Probe, StatefulOperation
 def _looks_ahead(answers: list[Answer]) -> bool:
     """That a token after which the vocabulary has nothing is forbidden."""
     return answers[-1].kind == RETURNED and not answers[-1].value[0]
+
+
+def _leaves_out_the_line_feed(answers: list[Answer]) -> bool:
+    """That a dot does not take it."""
+    return answers[-1].kind == RETURNED and not answers[-1].value[1]
 
 
 TOKEN_MASK = StatefulOperation(
@@ -28,6 +33,8 @@ TOKEN_MASK = StatefulOperation(
         Probe(BY_TOKENS, (LOOKS_AHEAD, Call("token_mask", (0,))), _looks_ahead,
               "dead ends of the vocabulary: the guide allows a token after which the vocabulary has none to go on with, so its masks "
               "are judged by continuations in characters"),
+        Probe(DOT, (new(".", "a", "\n"), Call("token_mask", (0,))), _leaves_out_the_line_feed,
+              "the line feed behind a dot: the guide takes it, and is judged so"),
     ),
     model=GuideModel,
     laws=GUIDE_LAWS,
