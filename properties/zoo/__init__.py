@@ -14,6 +14,8 @@ ZOO_MODULES: dict[str, tuple[str, ...]] = {
     "write_kv": ("kv-cache",),
     "paged_attention": ("paged-attention",),
     "mla": ("mla",),
+    "guided": ("guided",),
+    "variants_guided": ("guided",),
     "variants_softmax": ("softmax",),
     "variants_masking": ("masking",),
     "variants_forward": ("attention-forward",),
