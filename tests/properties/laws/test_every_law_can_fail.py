@@ -164,6 +164,14 @@ def biased_by(term: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]
     return lambda given: {**given, "bias": np.asarray(given.get("bias", 0.0), np.float64) + term(given)}
 
 
+def masked_by_a_number(given: dict[str, Any]) -> dict[str, Any]:
+    """-10000 is added to the scores of hidden keys."""
+    shape = (*given["q"].shape[:3], given["k"].shape[2])
+    hiding = {name: given.pop(name) for name in ("causal", "window", "mask", "kv_lengths") if name in given}
+    seen = reference.visible_keys(*shape, **hiding)
+    return {**given, "causal": None, "bias": np.where(seen, given.get("bias", 0.0), -1e4)}
+
+
 def key_size(given: dict[str, Any]) -> Any:
     k = np.nan_to_num(given["k"].astype(np.float64), posinf=0.0, neginf=0.0)
     return 0.1 * np.repeat(np.tanh(np.abs(k).sum(-1)), given["q"].shape[1] // k.shape[1], axis=1)[:, :, None, :]
@@ -196,6 +204,8 @@ FORWARD: dict[str, tuple[dict[str, Any], Function]] = {
     "one_hot_values_show_the_weights": ({}, with_arguments("attention", seen_further)),
     "equal_scores_average_exactly": ({}, with_arguments("attention", seen_further)),
     "the_first_forbidden_key_stays_forbidden": ({}, with_arguments("attention", seen_further)),
+    "hidden_keys_have_no_weight_beside_low_scores": (
+        {"conventions": {"nonfinite_behind_mask": "spread"}}, with_arguments("attention", masked_by_a_number)),
     "heads_read_their_own_keys": ({}, with_arguments("attention", tiled_heads)),
     "what_comes_later_changes_no_earlier_bit": ({}, changing("attention", looks_ahead)),
     "four_times_q_and_a_quarter_of_the_scale_change_no_bit": ({}, with_arguments("attention", forgets("scale"))),
