@@ -202,7 +202,7 @@ def nan_behind_the_mask_is_ignored(trial: Trial) -> Judgement:
 
 
 def _beside_low_scores(case: Case) -> Case | None:
-    """One row a key/value head whose visible keys all score far below 0 and its hidden ones as far above; the first stand for 1, these for -1.
+    """One row a key/value head whose visible keys all score far below 0 and hidden ones as far above; those have the value 1, these -1.
 
     Scores are at most 0.6 of the largest number of the format: within 2 / 3, so that a product with log2 e stays finite.
     """

@@ -16,8 +16,8 @@ from .installed import library_version, quick_compilation, versions_text
 
 # Read in the source of 0.10: P rounded to the format of v; scores, softmax and sums in float32. XLA's CPU code flushes subnormal numbers.
 # Causal is span_q >= span_k, the upper left triangle, in the GPU and TPU flash kernels; splash takes an offset.
-# What is hidden by a kernel has weight 0 and is summed all the same: 0 times NaN. In all but splash attention a large finite number hides it,
-# in place of a score that is multiplied by log2 e, or added to it: docs/findings.md, jax-pallas-finite-mask.
+# What is hidden by a kernel has weight 0 and is summed all the same: 0 times NaN. In all but splash attention a large finite number hides
+# it, in place of a score that is multiplied by log2 e, or added to it: docs/findings.md, jax-pallas-finite-mask.
 FLASH = Arithmetic(probabilities="input", flush_to_zero=True, recomputes=True)
 DECLARED: dict[str, Any] = {"layout": "blhd", "framework": "jax", "conventions": {"nonfinite_behind_mask": "spread"}}
 FINITE = {"conventions": {"nonfinite_behind_mask": "spread", "hidden_weight": "finite_mask"}}

@@ -29,8 +29,10 @@ FINDINGS = {
     "onnxruntime-float64-attention", "onnxruntime-mask-not-broadcast", "onnxruntime-nan-in-padding", "onnxruntime-gqa-blind-row",
     "onnxruntime-finite-mask", "onnxruntime-mha-last-query", "onnxruntime-mha-blind-row", "onnx-reference-broadcast-mask",
     "onnx-reference-float64-scale", "torch-flex-without-keys", "torch-softmax-off-the-last-axis", "jax-pallas-more-queries-than-keys",
-    "jax-pallas-64-bit-types", "jax-decode-of-16-bits", "jax-decode-of-one-key", "jax-tpu-flash-blind-row", "jax-splash-blind-row", "jax-pallas-finite-mask",
-    "mlx-float16-scores", "mlx-blind-row", "tinygrad-single-hidden-key", "tinygrad-logsumexp-of-nothing", "triton-interpreter-bfloat16-cast",
+    "jax-pallas-64-bit-types", "jax-decode-of-16-bits", "jax-decode-of-one-key", "jax-tpu-flash-blind-row", "jax-splash-blind-row",
+    "jax-pallas-finite-mask",
+    "mlx-float16-scores", "mlx-blind-row",
+    "tinygrad-single-hidden-key", "tinygrad-logsumexp-of-nothing", "triton-interpreter-bfloat16-cast",
     "jax-nan-in-padding", "jax-blind-row", "jax-float16-on-a-cpu",
 }  # fmt: skip
 

@@ -66,7 +66,7 @@ def test_tinygrad_single_hidden_key() -> None:
     for entry in (np.nan, -np.inf):
         assert tinygrad.softmax_single_entry(np.array([entry], np.float32)).item() == 1.0
         assert np.isnan(tinygrad.softmax_single_entry(np.array([entry, entry], np.float32))).all()
-    verdict, = few("softmax", "tinygrad_single_key", ("nothing_but_minus_infinity_is_empty",)).verdicts
+    (verdict,) = few("softmax", "tinygrad_single_key", ("nothing_but_minus_infinity_is_empty",)).verdicts
     assert verdict.status == FAILED
     assert "is 1, wanted nan" in verdict.reason
 
