@@ -13,10 +13,15 @@ from rich.text import Text
 from oracles.properties import UsageError
 from oracles.properties import check as run
 from oracles.properties.operations import operation_named
-from oracles.properties.peers import PEER_MODULES
+from oracles.properties.peers import PEER_MODULES, WRONG
 from oracles.properties.report import FAILED, Report
 
 from .rendering import console, ratio
+
+_CAPTION = (
+    "What is known to be wrong stands in docs/findings.md under the name given. "
+    "Not among the peers: ggml, whose wheel is compiled for 24 minutes."
+)
 
 
 @dataclass(frozen=True)
@@ -34,11 +39,19 @@ class PeerRow:
                 "report": None if self.report is None else self.report.to_json()}  # fmt: skip
 
 
-def run_peers(operations: list[str], *, budget: str, failures: Path, quiet: bool) -> list[PeerRow]:
-    """Check each peer on each operation it has. Raises UsageError for an unknown operation, and where no peer could be run at all."""
+def run_peers(operations: list[str], *, budget: str, failures: Path, quiet: bool, max_cases: int | None = None) -> list[PeerRow]:
+    """Check each peer on each operation it has, with `max_cases` cases at most, and say on the error channel which is under way.
+
+    Raises UsageError for an unknown operation, and where no peer could be run at all.
+    """
     for operation in operations:
         operation_named(operation)
-    rows = [_row(f"peers:{peer}", operation, budget, failures) for peer in PEER_MODULES for operation in operations]
+    rows = []
+    for peer in PEER_MODULES:
+        for operation in operations:
+            if not quiet:
+                console(stderr=True).print(f"peers:{peer} {operation}", style="dim")
+            rows.append(_row(f"peers:{peer}", operation, budget, failures, max_cases))
     rows = [row for row in rows if not row.reason.endswith(f"has no {row.operation}")]
     if not any(row.report for row in rows):
         raise UsageError("no peer is installed that has such an operation; want one: pip install 'oracles[peers]'")
@@ -47,22 +60,26 @@ def run_peers(operations: list[str], *, budget: str, failures: Path, quiet: bool
     return rows
 
 
-def _row(peer: str, operation: str, budget: str, failures: Path) -> PeerRow:
+def _row(peer: str, operation: str, budget: str, failures: Path, max_cases: int | None) -> PeerRow:
     try:
-        return PeerRow(peer, operation, run(operation, peer, budget=budget, failures=failures))
+        return PeerRow(peer, operation, run(operation, peer, budget=budget, failures=failures, max_cases=max_cases))
     except UsageError as error:
         return PeerRow(peer, operation, None, str(error))
 
 
 def _table(rows: list[PeerRow]) -> Table:
-    table = Table("peer", "version", "operation", "", "elements", "worst / bound", "laws broken, or why not run", "s", box=box.SIMPLE)
+    """What came of each; a peer that is known to be wrong names its entry of docs/findings.md."""
+    table = Table("peer", "version", "operation", "", "cases", "elements", "worst / bound", "laws broken, or why not run", "s",
+                  box=box.SIMPLE, caption=_CAPTION, caption_justify="left")  # fmt: skip
     for row in rows:
         if row.report is None:
-            table.add_row(row.peer, "", row.operation, "not run", "", "", Text(row.reason), "")    # its [extra] is no markup
+            table.add_row(row.peer, "", row.operation, "not run", "", "", "", Text(row.reason), "")    # its [extra] is no markup
             continue
-        broken = [v.law for v in row.report.verdicts if v.status == FAILED]
+        broken = ", ".join(v.law for v in row.report.verdicts if v.status == FAILED) or row.report.stopped
+        known = WRONG.get(row.peer.removeprefix("peers:"))
         agreement = [v.worst_ratio for v in row.report.verdicts if v.law.endswith("agrees_with_the_oracle") and v.compared]
         table.add_row(row.peer, row.report.version, row.operation, "holds" if row.report.held else "does not hold",
-                      f"{sum(v.compared for v in row.report.verdicts):,}", ratio(max(agreement, default=0.0)), ", ".join(broken),
+                      f"{row.report.designed + row.report.random}", f"{sum(v.compared for v in row.report.verdicts):,}",
+                      ratio(max(agreement, default=0.0)), f"{broken} (known: {known})" if known and broken else broken,
                       f"{row.report.seconds:.0f}")  # fmt: skip
     return table

@@ -1,9 +1,24 @@
 """Adapters to other people's implementations, each with the conventions and arithmetic its documentation states.
 
 `check("attention", "peers:torch_sdpa")` holds one to the laws. The library is an extra: pip install 'oracles[peers]'.
+Not here: ggml, whose Python wheel is compiled for 24 minutes.
 """
 
 from __future__ import annotations
+
+# peers that are kept apart because they are wrong: the entry of docs/findings.md each of them shows.
+WRONG: dict[str, str] = {
+    "torch_sdpa_negative_scale": "torch-negative-scale-under-causal",
+    "torch_sdpa_flash": "torch-flash-lse-of-an-empty-row",
+    "torch_sdpa_flash_16bit": "torch-flash-lse-of-an-empty-row",
+    "onnxruntime_gqa_bias": "onnxruntime-gqa-blind-row",
+    "onnxruntime_attention_float64": "onnxruntime-float64-attention",
+    "onnxruntime_mha_top_left": "onnxruntime-mha-last-query",
+    "onnx_reference_float64": "onnx-reference-float64-scale",
+    "jax_bias": "jax-blind-row",
+    "jax_pallas_decode": "jax-decode-of-one-key",
+    "tinygrad_single_key": "tinygrad-single-hidden-key",
+}
 
 # name of a peer: the module in this folder that declares it. A module has `subjects(name)` and `library_versions(name)`.
 PEER_MODULES: dict[str, str] = {

@@ -41,6 +41,35 @@ def test_each_peer_has_a_line_and_a_missing_one_says_what_to_install(capsys: pyt
 
 
 @pytest.mark.usefixtures("peers")
+def test_what_is_known_to_be_wrong_names_its_finding(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(peer_table, "WRONG", {"first": "a-finding"})
+    run_peers(["attention"], budget="quick", failures=Path("failures"), quiet=False)
+    said = capsys.readouterr()
+    assert "a_broken_law (known: a-finding)" in said.out
+    assert "ggml" in said.out
+    assert "peers:second attention" in said.err                                 # which is under way
+
+
+def test_a_limit_on_cases_reaches_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+
+    def run(operation: str, peer: str, *, max_cases: int | None, **_: Any) -> Report:
+        limits.append(max_cases)
+        return REPORT
+
+    monkeypatch.setattr(peer_table, "PEER_MODULES", {"first": "first"})
+    monkeypatch.setattr(peer_table, "run", run)
+    run_peers(["attention"], budget="quick", failures=Path("failures"), quiet=True, max_cases=7)
+    assert limits == [7]
+
+
+def test_every_peer_that_is_wrong_is_there_and_its_finding_too() -> None:
+    findings = (Path(__file__).parents[2] / "docs" / "findings.md").read_text()
+    assert set(peer_table.WRONG) <= set(peer_table.PEER_MODULES)
+    assert all(f"## {finding}\n" in findings for finding in peer_table.WRONG.values())
+
+
+@pytest.mark.usefixtures("peers")
 def test_no_peer_at_all_is_bad_usage() -> None:
     with pytest.raises(UsageError, match=r"no peer is installed that has such an operation; want one: pip install 'oracles\[peers\]'"):
         run_peers(["softmax"], budget="quick", failures=Path("failures"), quiet=True)
