@@ -20,7 +20,7 @@ from .rendering import console, ratio
 
 _CAPTION = (
     "What is known to be wrong stands in docs/findings.md under the name given. "
-    "Not among the peers: ggml, whose wheel is compiled for 24 minutes."
+    "ggml is not among these libraries: its wheel is compiled for 24 minutes."
 )
 
 
