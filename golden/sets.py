@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from oracles.properties.case import Case
 
-from . import ball_attention, ball_rows
+from . import ball_attention, ball_decoding, ball_gathered, ball_rope, ball_rows
 from .attention_cases import attention_backward_cases, attention_cases
+from .cache_cases import mla_attention_cases, paged_attention_cases, rope_cases
 from .certified import Balls
+from .decoding_cases import filter_probabilities_cases, mtp_loss_cases
+from .packed_cases import attention_packed_backward_cases, attention_packed_cases
 from .row_cases import log_sum_exp_cases, merge_attention_cases, softmax_cases
 
 
@@ -28,4 +31,11 @@ SETS: tuple[GoldenSet, ...] = (
     GoldenSet("merge_attention", merge_attention_cases, ball_rows.merge_attention),
     GoldenSet("attention", attention_cases, ball_attention.attention),
     GoldenSet("attention_backward", attention_backward_cases, ball_attention.attention_backward),
+    GoldenSet("attention_packed", attention_packed_cases, ball_gathered.attention_packed),
+    GoldenSet("attention_packed_backward", attention_packed_backward_cases, ball_gathered.attention_packed_backward),
+    GoldenSet("rope", rope_cases, ball_rope.rope),
+    GoldenSet("paged_attention", paged_attention_cases, ball_gathered.paged_attention),
+    GoldenSet("mla_attention", mla_attention_cases, ball_gathered.mla_attention),
+    GoldenSet("filter_probabilities", filter_probabilities_cases, ball_decoding.filter_probabilities),
+    GoldenSet("mtp_loss", mtp_loss_cases, ball_decoding.mtp_loss),
 )
