@@ -10,6 +10,7 @@ from typing import Any
 
 from .case import Case
 from .counterexample import write_counterexample
+from .declaration import UsageError
 from .diagnosis import PRECISION, diagnose
 from .law import Judgement, Law
 from .operation import Operation
@@ -18,6 +19,7 @@ from .outcome import HUNG, RETURNED
 from .power import CASES, measure
 from .report import ERROR, FAILED, HELD, NOT_COVERED, Report, Verdict
 from .run import Failure, Run, Tally, begin, judge_one, random_cases, recipes_of
+from .stateful_names import STATEFUL_NAMES
 from .subjects import Subject, open_subject
 from .trial import Trial
 
@@ -37,6 +39,7 @@ def check(
     >>> check("attention", flash_attention, budget="quick").held
     True
 
+    operation     its name; for an object such as "block_allocator" see `stateful.check_object`
     subject       a function, its text (`file.py:function`, `module:function`, `peers:name`, `cmd:PROGRAM`), or a `Subject`
     budget        random cases after the designed ones: a number, or one of `BUDGETS`
     seed          of the random cases; the designed ones are always the same
@@ -50,6 +53,15 @@ def check(
 
     Raises UsageError (a ValueError) where operation, subject, budget or laws are not what they should be.
     """
+    if operation in STATEFUL_NAMES:
+        from .stateful import check_object
+
+        if declared:
+            raise UsageError(f"{', '.join(declared)}: {operation} is an object, which declares nothing; want no such option")
+        if not isinstance(subject, str) and not callable(subject):
+            raise UsageError(f"SUBJECT: got {subject!r}; want a class or factory, or its text")
+        return check_object(str(operation), subject, budget=budget, seed=seed, max_seconds=max_seconds, call_seconds=call_seconds,
+                            in_process=in_process, failures=failures, laws=laws, progress=progress)  # fmt: skip
     chosen = operation_named(operation) if isinstance(operation, str) else operation
     random_cases(budget)                                                        # before a process is started for nothing
     ours = isinstance(subject, str) or not hasattr(subject, "declaration")

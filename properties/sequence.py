@@ -25,7 +25,8 @@ class Floats:
         return (self.first + self.step * np.arange(size)).astype(np.float32).reshape(self.shape)
 
     def __str__(self) -> str:
-        return f"({self.first} + {self.step} * np.arange({int(np.prod(self.shape))})).astype(np.float32).reshape({self.shape})"
+        end = self.first + self.step * int(np.prod(self.shape))
+        return f"np.arange({self.first}, {end}, {self.step}, dtype=np.float32).reshape{self.shape}"
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from .block_allocator import BLOCK_ALLOCATOR
 from .declaration import UsageError
+from .kv_cache_object import KV_CACHE
 from .stateful_operation import StatefulOperation
 from .token_mask import TOKEN_MASK
 
-STATEFUL_OPERATIONS: tuple[StatefulOperation, ...] = (BLOCK_ALLOCATOR, TOKEN_MASK)
+STATEFUL_OPERATIONS: tuple[StatefulOperation, ...] = (BLOCK_ALLOCATOR, KV_CACHE, TOKEN_MASK)
 
 
 def stateful_named(name: str) -> StatefulOperation:

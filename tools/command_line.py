@@ -14,19 +14,24 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from oracles.properties.declaration import UsageError
 from oracles.properties.report import Report, junit
 from oracles.properties.signatures import SIGNATURES
+from oracles.properties.stateful_names import STATEFUL_NAMES
 
 from .costs_commands import costs_app
 from .gpu_commands import gpu_app
 from .rendering import console, report_view
+from .replaying_sequences import is_sequence
+from .replaying_sequences import replay as replay_sequence
 
 if TYPE_CHECKING:
     from oracles.properties.operation import Operation
+    from oracles.properties.stateful_operation import StatefulOperation
 
 app = typer.Typer(name="oracles", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
                   help="Give it a kernel, and it tells you, with evidence, whether the kernel computes what it claims to.")  # fmt: skip
 
 app.add_typer(gpu_app, name="gpu")
 app.add_typer(costs_app, name="costs")
+KNOWN = (*SIGNATURES, *STATEFUL_NAMES)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
@@ -34,12 +39,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.
 def list_operations(as_json: Json = False) -> None:
     """What there is: every operation with its results."""
     from oracles.properties.operations import OPERATIONS
+    from oracles.properties.stateful_operations import STATEFUL_OPERATIONS
 
     if as_json:
-        print(json.dumps([_summary(operation) for operation in OPERATIONS], indent=1))
+        print(json.dumps([*map(_summary, OPERATIONS), *map(_stateful_summary, STATEFUL_OPERATIONS)], indent=1))
         return
-    for operation in OPERATIONS:
-        print(f"{operation.name:26s} {operation.summary}")
+    told = [(o.name, o.summary) for o in OPERATIONS] + [(o.name, o.summary) for o in STATEFUL_OPERATIONS]
+    for name, summary in told:
+        print(f"{name:26s} {summary}")
 
 
 def _summary(operation: Operation) -> dict[str, Any]:
@@ -47,13 +54,21 @@ def _summary(operation: Operation) -> dict[str, Any]:
             "results": list(operation.signature.results), "laws": [law.name for law in operation.laws]}  # fmt: skip
 
 
+def _stateful_summary(operation: StatefulOperation) -> dict[str, Any]:
+    return {"operation": operation.name, "summary": operation.summary, "arguments": [],
+            "methods": [*operation.required, *operation.optional], "results": [], "laws": [law.name for law in operation.laws]}  # fmt: skip
+
+
 @app.command()
 def show(operation: Annotated[str | None, typer.Argument(help="Name of an operation.")] = None, as_json: Json = False) -> None:
     """One operation: signature, formula, conventions, bound, laws, source."""
-    from .showing import page, page_json
+    if operation in STATEFUL_NAMES:
+        from .showing_objects import page, page_json
+    else:
+        from .showing import page, page_json
 
     if operation is None:
-        raise UsageError(f"OPERATION: not given; want one of {', '.join(SIGNATURES)}")
+        raise UsageError(f"OPERATION: not given; want one of {', '.join(KNOWN)}")
     print(json.dumps(page_json(operation), indent=1) if as_json else page(operation))
 
 
@@ -115,16 +130,26 @@ def _jobs(what: list[str]) -> list[tuple[str, str]]:
     """(operation, subject) pairs: named, or told by the subject's name, or our own ports."""
     from .own_ports import OWN_PORTS
 
-    if what and what[0] not in SIGNATURES and ":" not in what[0]:
-        raise UsageError(f"OPERATION: got {what[0]!r}; want one of {', '.join(SIGNATURES)}, or a subject such as my_file.py:attention")
-    operation = what[0] if what and what[0] in SIGNATURES else None
+    if what and what[0] not in KNOWN and ":" not in what[0]:
+        raise UsageError(f"OPERATION: got {what[0]!r}; want one of {', '.join(KNOWN)}, or a subject such as my_file.py:attention")
+    operation = what[0] if what and what[0] in KNOWN else None
     subjects = what[1:] if operation else what
+    if not subjects and operation in STATEFUL_NAMES:
+        return [(operation, _own_object(operation))]
     if not subjects:
         own = [(o, s) for o, s in OWN_PORTS if operation in (None, o)]
         if not own:
             raise UsageError(f"SUBJECT: not given, and we have no port of {operation}; want file.py:function, peers:name or cmd:PROGRAM")
         return own
     return [(operation or _operation_of(subject), subject) for subject in subjects]
+
+
+def _own_object(operation: str) -> str:
+    """The oracle of a stateful operation: it is the port we have."""
+    from oracles.properties.stateful_operations import stateful_named
+
+    oracle: Any = stateful_named(operation).oracle
+    return f"{oracle.__module__}:{oracle.__qualname__}"
 
 
 def _on_the_cpu(subject: str, launch: Path | None, emulate: bool) -> str:
@@ -144,7 +169,7 @@ def _operation_of(subject: str) -> str:
     from oracles.properties.subjects import open_subject
 
     name = subject.rpartition(":")[2]
-    if name in SIGNATURES:
+    if name in KNOWN:
         return name
     opened = open_subject(subject, None)
     opened.close()
@@ -172,9 +197,9 @@ def replay(
     as_json: Json = False,
 ) -> None:
     """Run a saved counterexample again: expected interval, what came, where it first goes wrong."""
-    from .replaying import replay as run
+    from .replaying import replay as replay_case
 
-    result = run(failure, subject=subject, in_process=in_process)
+    result = (replay_sequence if is_sequence(failure) else replay_case)(failure, subject=subject, in_process=in_process)
     if as_json:
         print(json.dumps(result.to_json(), indent=1))
     else:
