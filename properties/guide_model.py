@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from oracles.reference.guided import TokenAutomaton, compile_regex
+from oracles.reference.regex_pattern import parse_pattern
+from oracles.reference.token_automaton import TokenAutomaton
 
 from .play import unusable
 from .sequence import NEW, RAISED, RETURNED, Answer, Call
@@ -68,7 +69,7 @@ class GuideModel:
         pattern, self.vocabulary, self.eos = new.args[0], list(new.args[1]), new.args[2]
         self.pattern = pattern if DOT in abilities else A_DOT.sub(lambda found: found[1] or r"[\s\S]", pattern)
         dead_ends = "tokens" if BY_TOKENS in abilities else "characters"
-        self.automaton: TokenAutomaton = compile_regex(self.pattern, self.vocabulary, eos=self.eos, dead_ends=dead_ends)
+        self.automaton = TokenAutomaton(parse_pattern(self.pattern), self.vocabulary, eos=self.eos, dead_ends=dead_ends)
         self.places: list[Place] = []
         self.first: dict[int, Any] = {}
         self._asked: list[Call] = []

@@ -40,8 +40,7 @@ def write_sequence(
         (temporary / JUDGE).mkdir()
         (temporary / JUDGE / "__init__.py").write_text('"""Model and laws, copied from oracles.properties: they need NumPy alone."""\n')
         for name in operation.carried:
-            source = resources.files(__package__).joinpath(f"{name}.py").read_text()
-            (temporary / JUDGE / f"{name}.py").write_text(source)
+            _carry(name, temporary / JUDGE)
         if target.exists():
             shutil.rmtree(target)
         os.replace(temporary, target)
@@ -51,10 +50,17 @@ def write_sequence(
     return target
 
 
+def _carry(name: str, folder: Path) -> None:
+    """Copy a module of this package, or, named `reference.NAME`, of the oracles, beside which the others then look for it."""
+    package, _, module = name.rpartition(".")
+    source = resources.files(f"oracles.{package}" if package else __package__).joinpath(f"{module}.py").read_text()
+    (folder / f"{module}.py").write_text(source.replace("from oracles.reference.", "from ."))
+
+
 def _repro(operation: StatefulOperation, about: dict[str, Any], abilities: frozenset[str], calls: Sequence) -> str:
     listed = "\n".join(f"    {call}" for call in calls)
     settings = {"operation": operation.name, "law": about["law"], "model": operation.model_name, "laws": operation.laws_name,
-                "abilities": sorted(abilities), "calls": to_json(list(calls))}  # fmt: skip
+                "walker": operation.walker_name, "abilities": sorted(abilities), "calls": to_json(list(calls))}  # fmt: skip
     template = resources.files(__package__).joinpath("sequence_repro.txt").read_text()
     title = quoted(f"{about['subject']} breaks {about['law']} of {operation.name}: {about['reason']}")
     return (template.replace("@ABOUT@", title).replace("@STATEMENT@", quoted(about["statement"])).replace("@CALLS@", quoted(listed))

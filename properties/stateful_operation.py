@@ -36,7 +36,8 @@ class StatefulOperation:
     weights            how often each method is drawn, beside the others
     drawn_new, drawn_call   a first call, and a call of a method that the model can follow, chosen by drawn numbers
     in_bounds          whether a call is one the contract speaks of
-    carried            modules of this package that a repro carries a copy of: model, laws and what they need
+    carried            modules of this package that a repro carries a copy of, or, as `reference.NAME`, of the oracles: model, laws
+                       and what they need
     model_name, laws_name   where in them the model and the laws are, as `module:name`
     walker_name        where in them, if anywhere, the function is that makes of a subject's factory one whose objects take and
                        give plain data alone: states that are objects themselves, say, by number

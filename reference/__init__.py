@@ -8,7 +8,7 @@ from .flash_attention import flash_attention
 from .flash_attention_backward import flash_attention_backward
 from .float_format import FloatFormat
 from .gqa import group_heads, repeat_heads
-from .guided import advance, compile_json_schema, compile_regex, draft_masks, forced_tokens, guided_process, token_mask
+from .guided import advance, compile_json_schema, compile_regex, forced_tokens, guided_process, token_mask
 from .kv_cache import KVCache, padded_positions, write_kv
 from .memory_traffic import AttentionTraffic, memory_traffic
 from .mla import mla_attention, mla_attention_absorbed, mla_compress, mla_scale
@@ -26,6 +26,7 @@ from .speculative import acceptance_rate, expected_tokens, speculative_verify, s
 from .speculative_generate import self_speculate, speculative_generate
 from .speculative_tree import tree_mask, tree_positions, verify_tree
 from .swiglu import swiglu
+from .token_automaton import draft_masks
 from .transformer import Decoder, transformer_forward, transformer_generate
 from .visibility import query_positions, visible_keys
 
