@@ -72,7 +72,6 @@ PEER_MODULES: dict[str, str] = {
     "onnxruntime_rope_standard": "rope",
     "onnx_reference_rope": "rope",
     "torch_index_put": "kv_cache",
-    "torch_index_put_of_all": "kv_cache",
     "jax_scatter": "kv_cache",
     "jax_scatter_bfloat16": "kv_cache",
 }
