@@ -79,7 +79,9 @@ def forbidden_tokens_raise_ValueError(m: GuideMoment) -> Found:
 
 @sequence_law(BY_TOKENS)
 def no_dead_end_is_entered(m: GuideMoment) -> Found:
-    """Every state that allowed tokens lead to allows some token: a sequence of this vocabulary's tokens can always be ended."""
+    """Every state that advance leads to allows some token: a sequence of this vocabulary's tokens can always be ended."""
+    if m.returned and m.entered is not None and not m.entered.any():
+        return Found(len(m.masks) + 1, f"{m.call} led to a state that allows nothing, after {m.place.text if m.place else ''!r}")
     for number, mask in m.masks.items():
         if not mask.any():
             return Found(len(m.masks), f"state {number}, after {m.model.places[number].text!r}, allows nothing")

@@ -38,6 +38,7 @@ class GuideMoment:
 
     place, token   where an `advance` started, and with which token; None for other calls, and for states that there are not
     allowed        whether the token is one that the language allows there
+    entered        the mask of the state that a forbidden token led to, if one did
     masks, wanted  number of a state -> what its mask is now, and what it must be
     first          number of a state -> what its mask was when it was first looked at
     rows, wanted_rows   the masks that draft_masks gave, and those it must give; None for other calls
@@ -51,6 +52,7 @@ class GuideMoment:
     place: Place | None = None
     token: int = -1
     allowed: bool = False
+    entered: Any = None
     masks: dict[int, Any] = field(default_factory=dict)
     wanted: dict[int, Any] = field(default_factory=dict)
     first: dict[int, Any] = field(default_factory=dict)
@@ -137,9 +139,10 @@ class GuideModel:
     def _look(self, moment: GuideMoment, seen: list[Answer]) -> None:
         for call, answer in zip(self._asked, seen):
             number = call.args[0]
-            if number >= len(self.places):
-                continue
             mask = np.asarray(answer.value) if answer.kind == RETURNED else None
+            if number >= len(self.places):
+                moment.entered = mask
+                continue
             wrong = unusable(call, answer) or (f"{call} raised {answer.message}" if answer.kind == RAISED else "")
             if not wrong and (mask is None or mask.shape != (len(self.vocabulary),) or mask.dtype != np.bool_):
                 wrong = f"{call} returned {_form(mask)}; want bool of shape ({len(self.vocabulary)},)"

@@ -44,7 +44,8 @@ BOUNDED = new("1{1,3}", "1", "11", "0", "1111")
 FREE = new("[^<]*<[0-9]+", "x", "y", "<", "1", "x<", "<1", "1y")
 DIGITS = new("[0-9]+", "1", "2", "null", "1a", "")
 PREFIXES = new("(ab|abc)+d?", *ABC, "d", "abcd")
-DEAD = new("ab|c(x|y)|c", "a", "c", "x", "ax", "cy")                              # neither b nor y alone: a and ax lead nowhere
+DEAD = new("ab|c(x|y)|c", "a", "c", "x", "ax", "cy")                              # no b and no y alone: a leads nowhere
+LATER = new("c(ab|c)", "a", "c")
 UNICODE = new("[α-ω]+(🙂|é)?", "α", "ω", "🙂", "é", "α🙂", "😀", "e\u0301", "", "ωé")
 NUMBERS = new(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?", "-", "0", "1", "00", "10", ".", ".5", "-0.", "1.0", "1.", "")
 QUOTED = new(r'"([^"\\]|\\["\\n])*"', '"', "a", "\\", 'a"', '\\"', 'n"', '""', "\\\\", '"\\n')
@@ -82,7 +83,9 @@ DESIGNED: dict[str, Sequence] = {
     "two branches from one state": walk(PREFIXES, "ab", (1, "c"), (1, "ab"), (1, "d"), (2, "a"), (2, "d"), (3, END)),
     "back to the start and again": walk(BOUNDED, "1", "1", "1", (0, "11"), "1", (2, END), (2, "1"), (0, "1")),
     "a dead end of the vocabulary": walk(DEAD, "c", "x", (0, "c"), END),
-    "into a dead end of the vocabulary": walk(DEAD, "ax"),
+    "a token that leads nowhere": walk(DEAD, "ax"),
+    "into a dead end of the vocabulary": walk(DEAD, "a"),
+    "into a dead end behind another token": walk(LATER, "c", "a"),
     "characters beyond the first plane": walk(UNICODE, "α", "🙂", (1, "ωé"), END),
     "a token of two code points that look like one": walk(UNICODE, "α", "e\u0301"),
     "a neighbour of a character beyond the first plane": walk(UNICODE, "ω", "😀"),
