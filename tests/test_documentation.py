@@ -18,7 +18,8 @@ CONTRACT = (TOP / "docs" / "operations.md").read_text()
 README = (TOP / "README.md").read_text()
 DECODING = ["filter_probabilities", "apply_penalties", "sample", "speculative_verify", "verify_block", "verify_tree", "typical_acceptance",
             "mtp_loss", "acceptance_rate", "expected_tokens", "speed_up", "tree_mask", "tree_positions", "mtp_positions",
-            "speculative_generate", "self_speculate"]
+            "speculative_generate", "self_speculate", "compile_regex", "compile_json_schema", "token_mask", "advance", "draft_masks",
+            "forced_tokens", "guided_process"]
 CACHES = ["rope", "rope_frequencies", "yarn_mscale", "group_heads", "repeat_heads", "write_kv", "KVCache", "padded_positions",
           "BlockAllocator", "prefix_salt", "paging_waste", "paged_attention", "slot_mapping", "mla_compress", "mla_attention",
           "mla_attention_absorbed", "mla_scale", "rms_norm", "swiglu", "ContiguousCache", "PagePool", "PagedCache", "transformer_forward",
