@@ -9,8 +9,8 @@ from __future__ import annotations
 # operation: (point, who answers what)
 DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
     "softmax": (
-        ("a row of nothing but -inf", "0: here. NaN: PyTorch, JAX, ONNX Runtime, and the formula written out. tinygrad: NaN, but 1 where there "
-         "is one entry, whatever it holds."),
+        ("a row of nothing but -inf", "0: here. NaN: PyTorch, JAX, ONNX Runtime, and the formula written out. tinygrad: NaN, but 1 "
+         "where there is one entry, whatever it holds."),
     ),
     "log_sum_exp": (
         ("nothing but -inf", "-inf: here, and in PyTorch, JAX, ONNX Runtime and SciPy. NaN: tinygrad, from two entries on."),
@@ -34,9 +34,9 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
          "Ignored: PyTorch's CPU flash kernel, FlexAttention, JAX, MLX, GroupQueryAttention, ggml, vLLM. Spreads: PyTorch's math backend, "
          "ONNX Runtime's Attention, tinygrad. In a masked value of a tile that is visited, it spreads in all but ggml: 0 x NaN is NaN."),
         ("what hides a key",
-         "-inf, so that it has no weight whatever the scores: here, PyTorch, ggml, MLX with a bias. A large finite number, so that a hidden key "
-         "wins where the visible scores are low enough: added to the score in ONNX Runtime's Attention up to opset 24, its MultiHeadAttention and "
-         "JAX's Pallas kernels for decoding and for TPUs, in place of it in Pallas mha and in models that mask with -10000."),
+         "-inf, so that it has no weight whatever the scores: here, PyTorch, ONNX's reference. A large finite number, so that a hidden "
+         "key wins where the visible scores are low enough: added to the score in ONNX Runtime's Attention up to opset 24, its "
+         "MultiHeadAttention, and JAX's Pallas kernels for decoding and for TPUs; in place of it in Pallas mha."),
         ("head map of grouped queries",
          "h // (Hq / Hkv) everywhere but in ring-attention-pytorch, which reads h % Hkv."),
         ("what a window of W lets through",
