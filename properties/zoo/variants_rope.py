@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arithmetic import Arithmetic
-from . import textbook_cache as textbook
+from . import textbook_rope as textbook
 from .specimen import variant
 from .textbook import Array, working
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import textbook_cache as textbook
+from . import textbook_rope as textbook
 from .specimen import mutant
 from .textbook import Array
 

@@ -66,9 +66,10 @@ def _embedding(family: str, D: int, R: int, base: float, scaling: Any) -> Any:
     logging.set_verbosity_error()                                               # it warns of lengths of configurations, which do not enter
     class_name = {"llama": "Llama", "gpt_neox": "GPTNeoX", "glm": "Glm", "deepseek_v3": "DeepseekV3"}[family]
     model = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
-    record = dict(scaling or {})
-    kind, factor = record.pop("kind", "none"), record.get("factor")
-    parameters = {"rope_type": {"none": "default", "ntk": "default"}.get(kind, kind), "rope_theta": base, "partial_rotary_factor": R / D}
+    record: dict[str, Any] = dict(scaling or {})
+    kind = record.pop("kind", "none")
+    told = "default" if kind in ("none", "ntk") else kind
+    parameters: dict[str, Any] = {"rope_type": told, "rope_theta": base, "partial_rotary_factor": R / D}
     if int(D * (R / D)) != R:
         raise NotImplementedError("partial_rotary_factor is a quotient, and rounds this rotary_dim down")
     if kind == "yarn" and not record["mscale_all_dim"]:
@@ -84,7 +85,7 @@ def _embedding(family: str, D: int, R: int, base: float, scaling: Any) -> Any:
     embedding = getattr(model, f"{class_name}RotaryEmbedding")(config)
     if kind == "ntk":                                                           # "dynamic": the base of a sequence that much longer
         config.rope_parameters["factor"] = 1.0
-        embedding.inv_freq, _ = modeling_rope_utils.ROPE_INIT_FUNCTIONS["dynamic"](config, None, seq_len=round(LENGTH * factor))
+        embedding.inv_freq, _ = modeling_rope_utils.ROPE_INIT_FUNCTIONS["dynamic"](config, None, seq_len=round(LENGTH * record["factor"]))
     return embedding
 
 

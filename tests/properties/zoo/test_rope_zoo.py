@@ -12,7 +12,7 @@ from oracles.properties import Arithmetic, check, subject
 from oracles.properties.operations import operation_named
 from oracles.properties.subjects import InProcess
 from oracles.properties.trial import Trial
-from oracles.properties.zoo import keeper, rope, textbook_cache, variants_rope
+from oracles.properties.zoo import keeper, rope, textbook_rope, variants_rope
 from oracles.properties.zoo.specimen import Specimen
 
 REPORTS = (
@@ -93,7 +93,7 @@ def answer(function: Any, arguments: dict[str, Any]) -> Any:
 def test_a_wrong_pairing_of_queries_and_keys_alike_hides_from_their_products() -> None:
     """An attention-only test passes: the products of the deinterleaved mutant are the right ones."""
     arguments = rope.rows([3, 9], D=8, dtype="float64", pairing="interleaved")
-    right, wrong = answer(textbook_cache.rope, arguments), answer(rope.interleaved_pairs_come_out_in_halves, arguments)
+    right, wrong = answer(textbook_rope.rope, arguments), answer(rope.interleaved_pairs_come_out_in_halves, arguments)
     assert not np.array_equal(right, wrong)
     assert np.abs(right @ right.T - wrong @ wrong.T).max() <= 16 * 2.0**-53 * (right**2).sum(axis=-1).max()
 
@@ -105,7 +105,7 @@ def test_angles_laid_out_for_the_other_pairing_are_no_rotation() -> None:
 
 def test_frequencies_over_the_head_are_right_at_position_zero() -> None:
     arguments = rope.rows([0], D=8, rotary_dim=4)
-    assert np.array_equal(answer(rope.exponents_over_the_head, arguments), answer(textbook_cache.rope, arguments))
+    assert np.array_equal(answer(rope.exponents_over_the_head, arguments), answer(textbook_rope.rope, arguments))
 
 
 def test_sixteen_bit_phases_pass_where_they_are_declared() -> None:
@@ -126,15 +126,15 @@ def test_sixteen_bit_phases_pass_where_they_are_declared() -> None:
 
 @pytest.mark.parametrize("operation", ["rope", "write_kv"])
 def test_the_textbook_keeps_every_law_in_every_format(operation: str) -> None:
-    right = {"rope": lambda x, positions, **options: textbook_cache.rope(x, positions, **options),
-             "write_kv": lambda k_cache, v_cache, k, v, slots: textbook_cache.write_kv(k_cache, v_cache, k, v, slots)}  # fmt: skip
+    right = {"rope": lambda x, positions, **options: textbook_rope.rope(x, positions, **options),
+             "write_kv": lambda k_cache, v_cache, k, v, slots: textbook_rope.write_kv(k_cache, v_cache, k, v, slots)}  # fmt: skip
     report = check(operation, subject(operation, dtypes=FORMATS, promises=["deterministic"])(right[operation]), budget="quick")
     assert report.held
     assert {v.law for v in report.verdicts if v.status != "held"} <= {"buffers_are_fully_written"}
 
 
 def test_the_textbook_shares_nothing_with_the_oracles() -> None:
-    for module in (textbook_cache, variants_rope, rope):
+    for module in (textbook_rope, variants_rope, rope):
         assert not any(str(getattr(value, "__module__", "")).startswith("oracles.reference") for value in vars(module).values())
 
 
