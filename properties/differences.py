@@ -112,4 +112,32 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
          "left out: faults of several exporters (onnxruntime/mobius#548)."),
         ("value head size", "Dv may differ from Dn + Dr: here. Padded to it and cut again: where a kernel of equal sizes is called."),
     ),
+    "filter_probabilities": (
+        ("equal logits at the border of top-k", "The lowest index: here. All of them: Hugging Face's TopKLogitsWarper, vLLM. "
+         "k of them: llama.cpp, jax.lax.top_k."),
+        ("equal probabilities at the border of top-p", "The lowest index first: here. The highest: Hugging Face's TopPLogitsWarper, vLLM."),
+        ("the token that crosses top_p", "Kept: here, and in all current libraries. Dropped: llama.cpp before ggml-org/llama.cpp#1953."),
+        ("top_p = 1", "Everything kept: here, llama.cpp. Hugging Face and vLLM drop what a running sum from the least likely token on "
+         "cannot tell from 0."),
+        ("p equal to min_p times the largest", "Kept: here, llama.cpp. Hugging Face compares rounded products, and drops some."),
+        ("top-k and top-p together", "Top-p of what top-k left, renormalised: here, Hugging Face, vLLM. Of the whole: FlashInfer's joint order."),
+    ),
+    "apply_penalties": (
+        ("whom frequency and presence count", "The output alone: here, vLLM, the OpenAI API. The prompt too: llama.cpp's last tokens."),
+    ),
+    "sample": (
+        ("which uniform stands for which token", "The inverse of the distribution function in the vocabulary's order: here. Sorted by "
+         "probability: llama.cpp. An exponential race, one number a token: vLLM, torch.multinomial."),
+    ),
+    "speculative_verify": (
+        ("the tie u q = p", "Rejected: here, and in the papers. Accepted: Hugging Face's _speculative_sampling, which compares u <= p / q."),
+        ("rows that do not sum to 1 exactly", "Divided by their sum: here. Taken as they are: Hugging Face, vLLM, SGLang."),
+        ("nothing left of a residual", "A draw from the target: here. NaN in Hugging Face's quotient by a sum of 0."),
+    ),
+    "tree_positions": (("position of a node", "Its depth: here, EAGLE, SGLang. Its index in the tree: a fault (lablup/mlxcel#1214)."),),
+    "mtp_loss": (
+        ("which token head 1 is scored on", "The next one, head 1 being the main head: here, Gloeckle et al. 2024. The one after it, the "
+         "main head apart: DeepSeek-V3, Megatron-LM."),
+        ("weights", "One a head, 1 where none are given: here. One lambda over the number of heads: DeepSeek-V3."),
+    ),
 }  # fmt: skip

@@ -42,6 +42,67 @@ def tiled_attention_backward(q: Any, k: Any, v: Any, out: Any, lse: Any, dout: A
     return reference.flash_attention_backward(q, k, v, out, lse, dout, causal=causal, **options)
 
 
+@subject("filter_probabilities", arithmetic=FLOAT64, dtypes=FORMATS, promises=["deterministic"])
+def filter_without_a_sort(logits: Any, *, temperature: Any = 1.0, top_k: Any = None, top_p: Any = None, min_p: Any = None) -> Any:
+    """Every token compared with all others: its rank, and the mass before it, without a sort or a running sum."""
+    z = np.asarray(logits, np.float64)
+    V, i = z.shape[-1], np.arange(z.shape[-1])
+    given = ((temperature, 1.0), (top_k, V), (top_p, 1.0), (min_p, 0.0))
+    t, k, share, least = (np.broadcast_to(np.asarray(neutral if x is None else x), z.shape[:-1])[..., None] for x, neutral in given)
+    e = np.exp((z - z.max(axis=-1, keepdims=True)) / np.where(t == 0, 1.0, t))
+    before = (z[..., None, :] > z[..., :, None]) | ((z[..., None, :] == z[..., :, None]) & (i < i[:, None]))     # (..., V, V)
+    kept = before.sum(axis=-1) < np.where(t == 0, 1, k)
+    w = np.where(kept, e, 0.0)
+    kept &= (before @ w[..., None])[..., 0] < share * w.sum(axis=-1, keepdims=True) if top_p is not None else True
+    w = np.where(kept & (e >= least), e, 0.0)
+    return w / w.sum(axis=-1, keepdims=True)
+
+
+@subject("sample", arithmetic=FLOAT64, dtypes=FORMATS, promises=["deterministic"])
+def sample_by_counting(probabilities: Any, u: Any) -> Any:
+    """The first sum that exceeds u S, all of them compared at once."""
+    p = np.asarray(probabilities, np.float64)
+    c = np.cumsum(p, axis=-1)
+    reached = c > np.asarray(u, np.float64)[..., None] * c[..., -1:]
+    return np.where(reached.any(axis=-1), reached.argmax(axis=-1), p.shape[-1] - 1 - (p[..., ::-1] > 0).argmax(axis=-1))
+
+
+@subject("speculative_verify", arithmetic=FLOAT64, promises=["deterministic"])
+def verify_a_batch_at_once(
+    draft_tokens: Any, draft_probs: Any, target_probs: Any, accept_u: Any, sample_u: Any, *, draft_lengths: Any = None
+) -> Any:  # fmt: skip
+    """All tests of the batch at once, the first failure of each row, then one draw for each row."""
+    B, K = draft_tokens.shape
+    x, place, rows = np.asarray(draft_tokens), np.arange(K), np.arange(B)
+    n = np.where((x < 0).any(axis=1), (x < 0).argmax(axis=1), K) if K else np.zeros(B, np.int64)
+    n = n if draft_lengths is None else np.minimum(n, draft_lengths)
+    inside = (place < n[:, None])[..., None]
+    q = np.where(inside, np.asarray(draft_probs, np.float64), 0.0)                                               # NaN behind a draft
+    p = np.where(np.arange(K + 1)[:, None] <= n[:, None, None], np.asarray(target_probs, np.float64), 0.0)
+    q, p = (a / np.where(a.sum(axis=-1, keepdims=True) > 0, a.sum(axis=-1, keepdims=True), 1.0) for a in (q, p))
+    own, of_target = (np.take_along_axis(a, np.maximum(x, 0)[..., None], axis=-1)[..., 0] for a in (q, p[:, :K]))
+    passed = (np.asarray(accept_u, np.float64) * own < of_target) & inside[..., 0]
+    j = np.cumprod(passed, axis=1).sum(axis=1)
+    left = np.maximum(p[rows, j] - np.append(q, np.zeros((B, 1, q.shape[-1])), axis=1)[rows, j], 0.0)
+    left = np.where(left.any(axis=-1, keepdims=True), left, p[rows, j])
+    tokens = np.where(np.arange(K + 1) < j[:, None], np.append(x, np.full((B, 1), -1), axis=1), -1)
+    tokens[rows, j] = sample_by_counting(left, sample_u)
+    return tokens, j
+
+
+@subject("mtp_loss", arithmetic=FLOAT64, dtypes=FORMATS, promises=["deterministic"])
+def mtp_loss_of_rolled_labels(logits: Any, tokens: Any, *, weights: Any = None, segments: Any = None, ignore_index: int = -100) -> Any:
+    """Labels rolled by j places, masked where they wrapped around or belong to another document."""
+    z, T, total = np.asarray(logits, np.float64), len(tokens), 0.0
+    for j in range(1, len(z) + 1):
+        labels, counts = np.roll(tokens, -j), np.arange(T) + j < T
+        counts &= (labels != ignore_index) & (True if segments is None else np.roll(segments, -j) == segments)
+        rows = z[j - 1, counts]
+        losses = reference.log_sum_exp(rows) - np.take_along_axis(rows, labels[counts][:, None], axis=-1)[:, 0]
+        total += (1.0 if weights is None else float(weights[j - 1])) * (float(losses.mean()) if counts.any() else 0.0)
+    return np.asarray(total)
+
+
 OWN_PORTS: tuple[tuple[str, str], ...] = (
     ("softmax", "oracles.tools.own_ports:softmax_in_one_pass"),
     ("log_sum_exp", "oracles.tools.own_ports:log_sum_exp_by_halves"),
@@ -51,4 +112,8 @@ OWN_PORTS: tuple[tuple[str, str], ...] = (
     ("write_kv", "oracles.tools.rotary_ports:write_kv_by_gathering"),
     ("paged_attention", "oracles.tools.cache_ports:paged_attention_page_by_page"),
     ("mla_attention", "oracles.tools.cache_ports:mla_attention_over_latents"),
+    ("filter_probabilities", "oracles.tools.own_ports:filter_without_a_sort"),
+    ("sample", "oracles.tools.own_ports:sample_by_counting"),
+    ("speculative_verify", "oracles.tools.own_ports:verify_a_batch_at_once"),
+    ("mtp_loss", "oracles.tools.own_ports:mtp_loss_of_rolled_labels"),
 )

@@ -123,11 +123,18 @@ def decisions_of_row(
         least_total = _total(x.w[surely if before_top_p else drawable], row, conventions)
         most_total = _total(x.w[~not_at_all if before_top_p else drawable], row, conventions)
         own = x.w if conventions["top_p_crossing"] == "dropped" else np.zeros(V)
-        least, most = _masses(x, conventions["top_p_ties"])
-        first, last = _ranks(x, conventions["top_p_ties"])
+        left = x if conventions["top_p_of"] == "all" else _without(x, dropped)
+        least, most = _masses(left, conventions["top_p_ties"])
+        first, last = _ranks(left, conventions["top_p_ties"])
         kept &= (most + own + 2.0 * E < row.top_p * least_total) | (last == 0)
         dropped |= (least + own - 2.0 * E > row.top_p * most_total) & (first > 0)
     return kept & surely & ~dropped & ~not_at_all, dropped | not_at_all
+
+
+def _without(x: Weights, dropped: Bool) -> Weights:
+    """The weights with what was dropped at -inf: it comes before nothing, and ties with nothing that is left."""
+    w, d, low, high = (np.where(dropped, 0.0, part) for part in (x.w, x.d, x.low, x.high))
+    return Weights(np.where(dropped, -np.inf, x.z), w, d, low, high)
 
 
 def _total(w: Float64, row: FilterParameters, conventions: Mapping[str, str]) -> float:

@@ -25,10 +25,12 @@ Array = NDArray[Any]
 GRID = 2**24                                                                    # uniforms are multiples of 1 / GRID, as in float32
 
 # A softmax; multiples of 1/16 of sum 1; the same with half of them 0; one token alone; weights whose sum is anything; many tiny ones
-# behind a large one; rows whose law is computed or tested (V from 2 to 5); a tail of 2^17 tokens, for generators of the subject's own.
+# behind a large one; rows whose law is computed or tested (V from 2 to 5); a tail of tokens less likely than what the
+# format's own uniforms tell apart, for generators of the subject's own.
 WEIGHTS = ("softmax", "sixteenths", "zeros", "one_hot", "any_sum", "long_tail", "law", "tail")
 UNIFORMS = ("anywhere", "edges", "ends")
-TAIL, TAIL_ROWS = 2**17, 16
+# Formats in which a generator that draws in them has few numbers, and how fine their uniforms are: a tail shows it in few draws.
+COARSE = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class SampleRecipe:
 
 
 CORNERS = (
+    SampleRecipe(V=2, weights="tail", seed=30),
     SampleRecipe(V=3, seed=1),
     SampleRecipe(B=8, V=8, weights="one_hot", uniforms="ends", seed=2),
     SampleRecipe(B=32, V=5, weights="sixteenths", uniforms="edges", seed=3),
@@ -53,16 +56,18 @@ CORNERS = (
     SampleRecipe(B=0, V=4, seed=6),
     *(SampleRecipe(B=4, V=V, weights="law", seed=7 + V) for V in (2, 3, 4, 5, 3, 4)),
     *(SampleRecipe(B=6, V=V, weights="law", seed=20 + V) for V in (2, 3, 4)),
-    SampleRecipe(V=2, weights="tail", seed=30),
 )
 
 
 def covered_sample(recipe: SampleRecipe, coverage: Coverage) -> SampleRecipe:
-    """As `with_coverage`; a law or a tail is of single or double precision, where the subject takes one of them."""
-    wide = [name for name in ("float32", "float64") if name in coverage.dtypes]
-    if recipe.weights in ("law", "tail"):
+    """As `with_coverage`; a law is of single or double precision where the subject takes one of them, a tail of 16 bits or none."""
+    wanted = {"law": ("float32", "float64"), "tail": tuple(COARSE)}.get(recipe.weights, ())
+    taken = [name for name in wanted if name in coverage.dtypes]
+    if recipe.weights == "tail" and not taken:
+        recipe = replace(recipe, weights="long_tail")
+    elif wanted:
         recipe = replace(recipe, B=max(recipe.B, 1), V=min(max(recipe.V, 2), 5), strides="contiguous",
-                         dtype=recipe.dtype if recipe.dtype in wide or not wide else wide[0])
+                         dtype=recipe.dtype if recipe.dtype in taken or not taken else taken[0])
     return with_coverage(replace(recipe, V=max(recipe.V, 1)), coverage, {})
 
 
@@ -100,9 +105,9 @@ def build_sample(recipe: SampleRecipe) -> Case:
     g = np.random.default_rng(recipe.seed)
     wide = np.dtype("float64" if recipe.dtype == "float64" else "float32")
     if recipe.weights == "tail":
-        p = in_format(_tail(), FloatFormat(recipe.dtype))
-        return Case("sample", {"probabilities": np.tile(p, (TAIL_ROWS, 1)), "u": (np.arange(TAIL_ROWS) / TAIL_ROWS).astype(wide)}, {},
-                    origin=str(recipe), notes={"tail": True})
+        p = in_format(_tail(recipe.dtype), FloatFormat(recipe.dtype))
+        u = np.full(1, 0.5, dtype=wide)
+        return Case("sample", {"probabilities": p[None], "u": u}, {}, origin=str(recipe), notes={"tail": True})
     p = np.array([_weights(recipe.weights, recipe.V, g) for _ in range(recipe.B)]).reshape(recipe.B, recipe.V)
     drawn = in_format(p, FloatFormat(recipe.dtype))
     drawn[(drawn == 0).all(axis=-1)] = 1                                        # a format may have lost the last of a row
@@ -111,9 +116,10 @@ def build_sample(recipe: SampleRecipe) -> Case:
     return Case("sample", {"probabilities": rows_laid_out(drawn, recipe.strides), "u": u}, {}, origin=str(recipe), notes=notes)
 
 
-def _tail() -> Array:
-    """One head, and 2^17 tokens of 2^-24 each: 1/128 in all. What has no numbers below 2^-24 draws too few of them."""
-    return np.append(1.0 - TAIL * 2.0**-24, np.full(TAIL, 2.0**-24))
+def _tail(dtype: str) -> Array:
+    """One head, and a sixteenth in tokens of a quarter of the format's step each: noise without numbers below it draws one in seven."""
+    p = COARSE[dtype] / 4
+    return np.append(15 / 16, np.full(round(1 / 16 / p), p))
 
 
 def _weights(level: str, V: int, g: np.random.Generator) -> Array:

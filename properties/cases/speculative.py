@@ -170,7 +170,7 @@ def _uniforms(level: str, x: Array, q: Array, p: Array, g: np.random.Generator) 
     """accept_u (B, K), sample_u (B,): anywhere; within one of the ratio, and of an edge of a residual; the ends of [0, 1)."""
     B, K = x.shape
     u: Array = g.integers(0, GRID, (B, K))
-    last: Array = g.integers(0, GRID, B)
+    last: Array = np.asarray(g.integers(0, GRID, B))
     if level == "ends":
         u, last = (np.where(g.uniform(size=a.shape) < 0.5, 0, GRID - 1) for a in (u, last))
     if level == "edges" and B and K:

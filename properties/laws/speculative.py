@@ -42,7 +42,7 @@ from .subject_laws import (
 )
 
 GRID = subject_law.GRID
-DRAWS = 2**16
+DRAWS = 2**15
 MODELS = ("draft_probs", "target_probs")
 
 

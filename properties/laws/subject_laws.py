@@ -72,7 +72,8 @@ def sequentially(law: Mapping[Hashable, Fraction | float], draw: Draw, most: int
     """The judgement of an e-process on draws of a subject, looked at again and again up to `most` of them."""
     test = LawTest(law)
     for n in looks(most):
-        test.add(draw(n - test.total))
+        if n > test.total:                                                      # a draw may give more than it was asked for
+            test.add(draw(n - test.total))
         if test.rejected:
             seen = f"the impossible {test.impossible}" if test.impossible is not None else f"evidence e^{test.log_evidence:.1f}"
             reason = f"the law of {what}: {seen} against it after {test.total} draws (false alarms: {ALPHA:g})"
