@@ -264,6 +264,12 @@ def test_a_failure_replays_without_us(tmp_path: Path) -> None:
     assert ended.stdout.startswith("empty_tokens_never: state 0")
 
 
+def test_a_peer_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xgrammar", None)
+    with pytest.raises(UsageError, match=r"xgrammar cannot be imported .*; want it: pip install 'oracles\[guided\]'"):
+        check_object("token_mask", "peers:xgrammar", in_process=True)
+
+
 def test_a_guide_without_the_three_is_refused() -> None:
     with pytest.raises(UsageError, match="the guide has no start"):
         check_object("token_mask", lambda pattern, vocabulary, eos: object())

@@ -76,7 +76,11 @@ class XGrammar(_Matching):
 
         super().__init__(len(vocabulary), eos)
         tokens = xgrammar.TokenizerInfo(list(vocabulary), vocab_type=xgrammar.VocabType.RAW, stop_token_ids=[eos])
-        self.start = xgrammar.GrammarMatcher(xgrammar.GrammarCompiler(tokens, max_threads=1).compile_regex(pattern))
+        self.start = xgrammar.GrammarMatcher(self.compiled(xgrammar.GrammarCompiler(tokens, max_threads=1), pattern))
+
+    def compiled(self, compiler: Any, pattern: str) -> Any:
+        """The pattern, compiled."""
+        return compiler.compile_regex(pattern)
 
     def filled(self, matcher: Any) -> Any:
         xgrammar: Any = import_module("xgrammar")
@@ -96,6 +100,14 @@ class XGrammar(_Matching):
 
     def rolled_back(self, matcher: Any, n: int) -> None:
         matcher.rollback(n)
+
+
+class XGrammarSchema(XGrammar):
+    """The same for a JSON schema, given as text, without whitespace."""
+
+    def compiled(self, compiler: Any, pattern: str) -> Any:
+        """The schema, compiled; by default whitespace is free."""
+        return compiler.compile_json_schema(pattern, any_whitespace=False, separators=(",", ":"), strict_mode=True)
 
 
 class LLGuidance(_Matching):
@@ -142,6 +154,16 @@ class LLGuidanceUnforced(LLGuidance):
         """A Lark grammar of the pattern alone, no_forcing set."""
         quoted = pattern.replace("/", "\\/").replace("\n", "\\n")
         return f'%llguidance {{"no_forcing": true}}\nstart: /{quoted}/'
+
+
+class LLGuidanceSchema(LLGuidance):
+    """The same for a JSON schema, given as text, without whitespace."""
+
+    def grammar(self, pattern: str) -> str:
+        """A grammar of the schema; by default whitespace is free."""
+        llguidance: Any = import_module("llguidance")
+        compact = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
+        return str(llguidance.LLMatcher.grammar_from_json_schema(pattern, overrides=compact))
 
 
 class _Tokens:
