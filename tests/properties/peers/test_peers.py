@@ -18,7 +18,7 @@ pytestmark = pytest.mark.peers
 
 # Every machine meets the same cases: all that are designed; where a call takes a compilation of its own, or an interpreter runs the
 # kernel, so many.
-COSTLY_CASES = 8
+COMPILED, COMPILED_CASES = ("torch_flex", "jax_pallas", "jax_attention"), 8
 FORWARD = ("answers", "out_agrees_with_the_oracle", "one_hot_values_show_the_weights", "heads_read_their_own_keys", "inputs_stay_untouched")
 BACKWARD = ("answers", "dq_agrees_with_the_oracle", "dk_agrees_with_the_oracle", "dv_agrees_with_the_oracle", "hidden_keys_get_no_gradient")
 WITH_BIAS = (*BACKWARD, "dbias_agrees_with_the_oracle")
@@ -27,8 +27,10 @@ ROWS = ("answers", "p_agrees_with_the_oracle", "equal_entries_share_exactly", "o
         "nothing_but_minus_infinity_is_empty")  # fmt: skip
 LOG_SUM_EXP = ("answers", "lse_agrees_with_the_oracle", "nothing_but_minus_infinity_is_empty")
 
-# What the peers of a module implement, where that is not attention; rope and write_kv are held to their laws in test_rope_peers.py.
-OTHER_OPERATIONS = {"softmax": "softmax", "rope": "rope", "kv_cache": "write_kv"}
+# What the peers of a module implement, where that is not attention; rope and write_kv are held to their laws in test_rope_peers.py,
+# attention over latents and through tables in test_cache_peers.py.
+OTHER_OPERATIONS = {"softmax": "softmax", "rope": "rope", "kv_cache": "write_kv", "deepseek": "mla_attention",
+                    "paged_attention": "paged_attention"}  # fmt: skip
 
 HOLDING = {
     ("torch_sdpa", "attention"): (*FORWARD, "hidden_keys_have_no_weight_beside_low_scores"),
@@ -71,8 +73,8 @@ HOLDING = {
 @pytest.mark.parametrize(("peer", "operation"), HOLDING)
 def test_a_released_library_keeps_the_laws(peer: str, operation: str) -> None:
     laws = HOLDING[peer, operation]
-    costly = laws[:2] == COSTLY or peer == "jax" or operation == "attention_backward" and peer.startswith("jax")
-    report = check(operation, f"peers:{peer}", budget="quick", laws=laws, max_cases=COSTLY_CASES if costly else None)
+    most = COMPILED_CASES if PEER_MODULES[peer] in COMPILED else None
+    report = check(operation, f"peers:{peer}", budget="quick", laws=laws, max_cases=most)
     assert not report.stopped
     assert {verdict.law for verdict in report.verdicts} == set(laws)
     for verdict in report.verdicts:
