@@ -14,6 +14,8 @@ from .certified import Balls
 from .decoding_cases import filter_probabilities_cases, mtp_loss_cases
 from .packed_cases import attention_packed_backward_cases, attention_packed_cases
 from .row_cases import log_sum_exp_cases, merge_attention_cases, softmax_cases
+from .trace_cases import function_traces, object_traces
+from .traces import Trace
 
 
 @dataclass(frozen=True)
@@ -39,3 +41,8 @@ SETS: tuple[GoldenSet, ...] = (
     GoldenSet("filter_probabilities", filter_probabilities_cases, ball_decoding.filter_probabilities),
     GoldenSet("mtp_loss", mtp_loss_cases, ball_decoding.mtp_loss),
 )
+
+
+def trace_questions() -> list[Trace]:
+    """The calls of every exact case, without answers."""
+    return [*function_traces(), *object_traces()]

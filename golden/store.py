@@ -19,8 +19,11 @@ from oracles.properties import safetensors_file
 from oracles.properties.case import Case
 from oracles.properties.safetensors_file import Array
 
+from . import traces
 from .certified import Limbs, certified
-from .sets import SETS, GoldenSet
+from .sets import SETS, GoldenSet, trace_questions
+from .trace_answers import answers
+from .traces import Trace
 
 DATA = Path(__file__).with_name("data")
 MANIFEST = "manifest.json"
@@ -37,7 +40,11 @@ class GoldenFault(ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """One golden file as the manifest describes it; `inputs` and `results` are name -> {"dtype", "shape"}."""
+    """One golden file as the manifest describes it; `inputs` and `results` are name -> {"dtype", "shape"}.
+
+    certified: how the values are known, "by" ball arithmetic (with the prover, the bits that were needed, the rounding) or "exact".
+    The file of a trace describes itself: its options, inputs and results here are empty.
+    """
 
     operation: str
     case: str
@@ -53,10 +60,17 @@ class Entry:
     def name(self) -> str:
         return f"{self.operation}/{self.case}"
 
+    @property
+    def is_trace(self) -> bool:
+        """Whether the file is JSON, for `read_trace`, and not safetensors, for `read`."""
+        return self.file.endswith(".json")
 
-def make(folder: Path, *, sets: tuple[GoldenSet, ...] = SETS, progress: Callable[[str], None] = lambda name: None) -> list[Entry]:
+
+def make(folder: Path, *, sets: tuple[GoldenSet, ...] = SETS, questions: Callable[[], list[Trace]] = trace_questions,
+         progress: Callable[[str], None] = lambda name: None) -> list[Entry]:
     """Draw, prove and write all cases into `folder`, which is replaced as a whole at the end. The same bytes every time.
 
+    Under another version of the prover the files are the same to the last byte, and so is the manifest but for `certified`.
     Raises ImportError without python-flint, `certified.Unproven` where a value cannot be rounded with proof.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -64,11 +78,13 @@ def make(folder: Path, *, sets: tuple[GoldenSet, ...] = SETS, progress: Callable
     try:
         entries = []
         for one in sets:
-            (temporary / one.operation).mkdir()
             for case in one.cases():
                 progress(f"{one.operation}/{case.origin}")
                 limbs, bits = certified(lambda one=one, case=case: one.balls(**case.arguments()))  # type: ignore[misc]
                 entries.append(_written(temporary, case, limbs, bits))
+        for trace in questions():
+            progress(f"{trace.operation}/{trace.case}")
+            entries.append(_written_trace(temporary, trace.answered(answers)))
         (temporary / MANIFEST).write_bytes(_canonical(entries))
         os.chmod(temporary, 0o755)
         if folder.exists():
@@ -86,13 +102,29 @@ def _written(folder: Path, case: Case, limbs: Mapping[str, Limbs], bits: int) ->
     file = f"{case.operation}/{case.origin}.safetensors"
     tensors, metadata = case.to_tensors(expected)
     data = safetensors_file.dumps(tensors, metadata)
-    (folder / file).write_bytes(data)
-    prover = f"ball arithmetic, python-flint {importlib.metadata.version('python-flint')}"
+    _put(folder / file, data)
+    how = {"by": "ball arithmetic", "prover": prover(), "bits": bits, "rounding": "hi = RN64(x), lo = RN64(x - hi)"}
     return Entry(
         case.operation, case.origin, file, json.loads(metadata["options"]), _described(case.arrays),
-        {name: {"dtype": "float64", "shape": list(value.hi.shape)} for name, value in limbs.items()},
-        {"by": prover, "bits": bits, "rounding": "hi = RN64(x), lo = RN64(x - hi)"}, len(data), hashlib.sha256(data).hexdigest(),
+        {name: {"dtype": "float64", "shape": list(value.hi.shape)} for name, value in limbs.items()}, how, len(data),
+        hashlib.sha256(data).hexdigest(),
     )  # fmt: skip
+
+
+def _written_trace(folder: Path, trace: Trace) -> Entry:
+    file, data = f"{trace.operation}/{trace.case}.json", traces.dumps(trace)
+    _put(folder / file, data)
+    return Entry(trace.operation, trace.case, file, {}, {}, {}, {"by": "exact"}, len(data), hashlib.sha256(data).hexdigest())
+
+
+def _put(path: Path, data: bytes) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+
+
+def prover() -> str:
+    """The prover and its version, as it stands in an entry."""
+    return f"python-flint {importlib.metadata.version('python-flint')}"
 
 
 def _described(arrays: Mapping[str, Array]) -> dict[str, Any]:
@@ -110,9 +142,13 @@ def _canonical(entries: list[Entry]) -> bytes:
 def read_manifest(folder: Path = DATA) -> list[Entry]:
     """The entries of a folder. Raises GoldenFault for a manifest that is missing, changed, of another version, or names foreign paths."""
     path = folder / MANIFEST
-    if not path.is_file():
+    if path.is_symlink() or not path.is_file():
         raise GoldenFault("missing file", MANIFEST, f"no such file in {folder}; want a folder written by `oracles golden make`")
-    data = path.read_bytes()
+    return entries_of(path.read_bytes())
+
+
+def entries_of(data: bytes) -> list[Entry]:
+    """The entries in the bytes of a manifest. Raises GoldenFault."""
     try:
         content = json.loads(data)
         version, entries = content["version"], [Entry(**entry) for entry in content["entries"]]
@@ -135,14 +171,43 @@ def _inside(file: str) -> None:
 
 def read(entry: Entry, folder: Path = DATA) -> tuple[Case, dict[str, Limbs]]:
     """One golden case and its values, after all checks that need no arithmetic. Raises GoldenFault."""
+    return case_of(entry, _checked_bytes(entry, folder))
+
+
+def read_trace(entry: Entry, folder: Path = DATA) -> Trace:
+    """One trace with its answers, after all checks that need no arithmetic. Raises GoldenFault."""
+    data = _checked_bytes(entry, folder)
+    try:
+        trace = traces.loads(data)
+    except ValueError as error:
+        raise GoldenFault("unreadable file", entry.file, str(error)) from None
+    if (trace.operation, trace.case) != (entry.operation, entry.case):
+        raise GoldenFault("wrong inputs", entry.file, f"holds {trace.operation}/{trace.case}; want {entry.name}")
+    if traces.dumps(trace) != data:
+        raise GoldenFault("unreadable file", entry.file, "is not written as traces are")
+    return trace
+
+
+def _checked_bytes(entry: Entry, folder: Path) -> bytes:
+    """The bytes of a file, which are those that the manifest means."""
     path = folder / entry.file
     if path.is_symlink() or not path.is_file():
         raise GoldenFault("missing file", entry.file, "want the file that the manifest names, no link")
     data = path.read_bytes()
+    check_digest(entry, data)
+    return data
+
+
+def check_digest(entry: Entry, data: bytes) -> None:
+    """Raises GoldenFault where the bytes of a file are not those that the manifest means."""
     if len(data) != entry.bytes:
         raise GoldenFault("wrong length", entry.file, f"{len(data)} bytes; want {entry.bytes}")
     if hashlib.sha256(data).hexdigest() != entry.sha256:
         raise GoldenFault("changed bytes", entry.file, "its SHA-256 is another than the manifest's")
+
+
+def case_of(entry: Entry, data: bytes) -> tuple[Case, dict[str, Limbs]]:
+    """The case and the values in the bytes of a golden file, as its entry describes them. Raises GoldenFault."""
     try:
         case, expected = Case.from_tensors(*safetensors_file.loads(data))
     except (ValueError, KeyError) as error:
@@ -175,7 +240,8 @@ def strangers(entries: list[Entry], folder: Path = DATA) -> list[str]:
                   and path.relative_to(folder).as_posix() not in known)  # fmt: skip
 
 
-def redrawn(entries: list[Entry], folder: Path = DATA, *, sets: tuple[GoldenSet, ...] = SETS) -> Iterator[GoldenFault]:
+def redrawn(entries: list[Entry], folder: Path = DATA, *, sets: tuple[GoldenSet, ...] = SETS,
+            questions: Callable[[], list[Trace]] = trace_questions) -> Iterator[GoldenFault]:
     """What the files hold against what the generator draws today: every difference, missing and surplus case."""
     named = {entry.name: entry for entry in entries}
     for one in sets:
@@ -185,5 +251,11 @@ def redrawn(entries: list[Entry], folder: Path = DATA, *, sets: tuple[GoldenSet,
                 yield GoldenFault("stale manifest", MANIFEST, f"{one.operation}/{case.origin} is drawn today and not there")
             elif read(entry, folder)[0].hash != case.hash:
                 yield GoldenFault("stale manifest", entry.file, "its inputs are others than those drawn today")
+    for trace in questions():
+        entry = named.pop(f"{trace.operation}/{trace.case}", None)
+        if entry is None:
+            yield GoldenFault("stale manifest", MANIFEST, f"{trace.operation}/{trace.case} is drawn today and not there")
+        elif traces.dumps(read_trace(entry, folder).questions) != traces.dumps(trace):
+            yield GoldenFault("stale manifest", entry.file, "its calls are others than those drawn today")
     for entry in named.values():
         yield GoldenFault("stale manifest", entry.file, "is there and not drawn today")

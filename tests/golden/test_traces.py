@@ -1,0 +1,127 @@
+"""Exact traces: read back as they were, answered alike by two routes, far from every tie, and a changed answer is seen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from oracles import reference
+from oracles.golden import store, trace_answers
+from oracles.golden.sets import trace_questions
+from oracles.golden.trace_answers import answers
+from oracles.golden.trace_second_route import second_answers
+from oracles.golden.traces import Step, Trace, dumps, loads
+
+QUESTIONS = trace_questions()
+OPERATIONS = sorted({trace.operation for trace in QUESTIONS})
+
+
+def of(operation: str) -> list[Trace]:
+    return [trace for trace in QUESTIONS if trace.operation == operation]
+
+
+def differing(traces: list[Trace]) -> list[str]:
+    """The cases that the two routes answer differently; the second reads its questions from bytes."""
+    return [trace.case for trace in traces
+            if dumps(trace.answered(answers)) != dumps(loads(dumps(trace)).answered(second_answers))]  # fmt: skip
+
+
+def test_there_are_a_dozen_cases_of_each_operation_and_their_names_are_their_own() -> None:
+    names = [(trace.operation, trace.case) for trace in QUESTIONS]
+    assert len(set(names)) == len(names)
+    assert min(Counter(operation for operation, _ in names).values()) >= 12
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_second_route_answers_alike(operation: str) -> None:
+    assert differing(of(operation)) == []
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_folder_holds_what_both_routes_answer(operation: str) -> None:
+    entries = [entry for entry in store.read_manifest() if entry.is_trace and entry.operation == operation]
+    assert len(entries) == len(of(operation))
+    for entry in entries:
+        trace = store.read_trace(entry)
+        assert dumps(trace) == dumps(trace.questions.answered(second_answers)) == dumps(trace.questions.answered(answers))
+
+
+def one_more(function, name: str):
+    """An oracle with a fault: one of its results is one more than it is."""
+    def call(**arguments):
+        results = function(**arguments)
+        return {**results, name: results[name] + 1}
+
+    return call
+
+
+FAULTS = {
+    "write_kv": "k_cache", "sample": "token", "speculative_verify": "n_accepted", "verify_tree": "nodes", "tree_positions": "positions",
+    "apply_penalties": "logits", "visible_keys": "visible", "slot_mapping": "slots", "paging_waste": "tokens",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", FAULTS)
+def test_an_oracle_that_answers_otherwise_is_seen(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = trace_answers.FUNCTIONS[operation]
+    monkeypatch.setitem(trace_answers.FUNCTIONS, operation, one_more(right, FAULTS[operation]))
+    assert differing(of(operation)) != []
+
+
+def test_a_pool_that_gives_cached_blocks_first_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(self: reference.BlockAllocator) -> int:
+        block = self._drop_oldest(give=False) if self._cached else self._free.popleft()
+        self._references[block] = 1
+        return block
+
+    monkeypatch.setattr(reference.BlockAllocator, "_take", take)
+    assert differing(of("block_allocator")) != []
+
+
+def test_a_guide_that_ignores_dead_ends_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = reference.compile_regex
+    monkeypatch.setattr(reference, "compile_regex", lambda *given, eos: right(*given, eos=eos, dead_ends="characters"))
+    assert differing(of("token_mask")) == ["no-way-on", "eos-as-text"]
+
+
+def test_every_kind_of_value_is_read_back() -> None:
+    given = {"array": np.float32([[0.1, np.inf], [-0.0, 2.0**-149]]), "narrow": reference.FloatFormat("bfloat16").cast([1.5]),
+             "flags": np.asarray([True, False]), "number": 0.1, "whole": 3, "none": None, "bytes": b"\0x", "list": [1, None, "a"],
+             "record": {"hex": 1}}  # fmt: skip
+    back = loads(dumps(Trace("operation", "case", given, (Step("call", given, [1, 2]), Step("call", {}, raises="ValueError")))))
+    for again in (back.arguments, back.steps[0].arguments):
+        assert {name: type(value) for name, value in again.items()} == {name: type(value) for name, value in given.items()}
+        for name, value in given.items():
+            if isinstance(value, np.ndarray):
+                assert (again[name].dtype, again[name].tobytes()) == (value.dtype, value.tobytes())
+            else:
+                assert again[name] == value
+    assert (back.steps[0].answer, back.steps[1].raises) == ([1, 2], "ValueError")
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"operation": "a", "case": "b", "arguments": {}, "calls": [1]}', b"\xff"])
+def test_bytes_that_are_no_trace_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"want a trace|Expecting value|codec"):
+        loads(data)
+
+
+def test_no_verification_stands_near_a_tie() -> None:
+    """u q(x) and p(x) of every draft token differ by 2^-17 at least: far beyond float32's rounding of either."""
+    apart = []
+    for trace in of("speculative_verify"):
+        given = trace.steps[0].arguments
+        for b, j in np.ndindex(*given["draft_tokens"].shape):
+            x = given["draft_tokens"][b, j]
+            u, q, p = (Fraction(float(n)) for n in (given["accept_u"][b, j], given["draft_probs"][b, j, x], given["target_probs"][b, j, x]))
+            apart.append(abs(u * q - p))
+    assert min(apart) >= Fraction(1, 2**17)
+
+
+def test_a_trace_with_another_answer_is_another_file() -> None:
+    trace = of("sample")[0].answered(answers)
+    other = replace(trace, steps=(replace(trace.steps[0], answer={"token": trace.steps[0].answer["token"] + 1}),))
+    assert dumps(other) != dumps(trace)
