@@ -90,6 +90,8 @@ DESIGNED: dict[str, Sequence] = {
     "fork, then both go on": (new(6, 4), allocate("a", 1, 2), fork("a", "b"), append("b", 3), append("a", 4), append("b", 5), free("a"),
                               allocate("c", 8, 9), append("b", 6), free("b"), free("c")),
     "fork, then the parent goes on": (new(6, 4), allocate("a", 1, 2), fork("a", "b"), append("a", 3), append("b", 4), free("b"), free("a")),
+    "fork, then the child ends": (new(3, 4), allocate("a", 1, 2), fork("a", "b"), append("b", 3), free("b"), allocate("c", *range(20, 32)),
+                                  allocate("c", *range(20, 28))),
     "fork of full blocks": (new(6, 2), allocate("a", 1, 2, 3, 4), fork("a", "b"), append("b", 5), append("a", 6), free("a"), free("b")),
     "a fork outlives its parent": (new(3, 2), allocate("a", 1, 2, 3), fork("a", "pin"), free("a"), allocate("b", 7, 8), free("pin"),
                                    allocate("c", 9, 9, 9)),
