@@ -56,6 +56,8 @@ def check(
     if operation in STATEFUL_NAMES:
         from .stateful import check_object
 
+        if max_cases is not None:
+            raise UsageError(f"max_cases: got {max_cases} for {operation}, an object; want a budget, its designed sequences all belong")
         if declared:
             raise UsageError(f"{', '.join(declared)}: {operation} is an object, which declares nothing; want no such option")
         if not isinstance(subject, str) and not callable(subject):

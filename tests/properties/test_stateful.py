@@ -207,7 +207,7 @@ def test_nothing_is_left_where_the_user_works(tmp_path: Path, monkeypatch: pytes
 def test_hypothesis_finds_and_shrinks_without_any_designed_sequence() -> None:
     run = begin(BLOCK_ALLOCATOR, ObjectInProcess(ReadersThatDoNotHold, BLOCK_ALLOCATOR))
     law = next(law for law in BLOCK_ALLOCATOR.laws if law.name == "no_block_is_owned_twice")
-    found = hunted(run, law, count=40, seed=0, seconds=8)
+    found = hunted(run, law, count=80, seed=0, seconds=120)
     assert found is not None
     assert len(found) <= 10
 
