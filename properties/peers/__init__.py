@@ -84,4 +84,5 @@ PEER_MODULES: dict[str, str] = {
     "torch_multinomial": "decoding",
     "torch_multinomial_16bit": "decoding",
     "torch_categorical": "decoding",
+    "vllm_pool": "vllm_allocator",
 }
