@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,10 @@ from oracles.properties import Arithmetic, subject
 
 FORMATS = ("float32", "float64", "float16", "bfloat16")
 ALIGNMENTS = (None, "bottom_right", "top_left")
-FLOAT64 = {"out": "float64", "accumulate": "float64", "elementwise": "float64", "lse": "float64"}
+FLOAT64 = Arithmetic(out="float64", accumulate="float64", elementwise="float64", lse="float64")
 
 
-@subject("paged_attention", dtypes=FORMATS, causal=ALIGNMENTS, arithmetic=Arithmetic(**FLOAT64, merges_lse=True, tile_min=1),
+@subject("paged_attention", dtypes=FORMATS, causal=ALIGNMENTS, arithmetic=replace(FLOAT64, merges_lse=True, tile_min=1),
          conventions={"nonfinite_behind_mask": "ignored"}, promises=["deterministic", "validates_input"])
 def paged_attention_page_by_page(q: Any, k_pages: Any, v_pages: Any, block_tables: Any, kv_lengths: Any, *, causal: Any,
                                  **options: Any) -> Any:
@@ -67,7 +68,7 @@ def _one_page(q: Any, k: Any, v: Any, *, first: int, n_k: int, causal: Any, wind
     return out.reshape(Hq, n_q, v.shape[-1]), reference.log_sum_exp(s).reshape(Hq, n_q)
 
 
-@subject("mla_attention", dtypes=FORMATS, causal=ALIGNMENTS, arithmetic=Arithmetic(**FLOAT64, absorbed=True),
+@subject("mla_attention", dtypes=FORMATS, causal=ALIGNMENTS, arithmetic=replace(FLOAT64, absorbed=True),
          conventions={"nonfinite_behind_mask": "ignored"}, promises=["deterministic", "validates_input"])
 def mla_attention_over_latents(q_nope: Any, q_rope: Any, latent: Any, k_rope: Any, w_uk: Any, w_uv: Any, *, causal: Any, scale: float,
                                **options: Any) -> Any:

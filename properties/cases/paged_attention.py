@@ -178,7 +178,8 @@ def _kv_lengths(recipe: PagedRecipe, g: np.random.Generator) -> NDArray[np.int64
 
 
 def _query_lengths(recipe: PagedRecipe, g: np.random.Generator) -> NDArray[np.int64]:
-    return arrays_of.kv_lengths_of("full" if recipe.queries == "none" else recipe.queries, recipe.B, recipe.Lq, g)
+    level = "full" if recipe.queries == "none" else recipe.queries
+    return np.asarray(arrays_of.kv_lengths_of(level, recipe.B, recipe.Lq, g), dtype=np.int64)
 
 
 def _tables(recipe: PagedRecipe, n_k: NDArray[np.int64], g: np.random.Generator) -> tuple[NDArray[np.int64], int]:

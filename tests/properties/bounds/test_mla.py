@@ -1,9 +1,14 @@
 """Legal forms of latent attention against their bounds, and faults that the bounds must see.
 
-Largest observed error / bound of out and lse in 6,000 runs (the long form, `-m long -s`):
+Largest observed error / bound of out and lse in the 160 runs of each contract here; `-m long -s` prints those of 1,000 others:
 
-FIGURES
-Near 1 are results rounded once to 16 bits.
+    contract                     out    lse
+    reconstructed float32      0.136  0.125
+    absorbed float32           0.242  0.118
+    reconstructed bfloat16     0.510  0.924
+    absorbed bfloat16          0.923  0.959
+    reconstructed float16      0.459  0.777
+    absorbed float16           0.855  0.955
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def test_deepseek_takes_the_softmax_of_float64_in_float32() -> None:
     given = {name: x.astype(np.float64) if isinstance(x, np.ndarray) else x for name, x in given.items()}
     exact = mla_attention(**given)[0]
     eager, sdpa = (np.abs(call(**as_torch(given)).numpy() - exact).max() for call in (deepseek.v3_eager, deepseek.v3_sdpa))
-    assert eager > 2.0**-28 > 2.0**-44 > sdpa                                   # 2^9 roundings of float64, and a sixteenth of one of float32
+    assert eager > 2.0**-28 > 2.0**-44 > sdpa                                   # 2^9 roundings of float64; a sixteenth of float32's
 
 
 def test_nan_in_a_page_of_nobody_spreads_in_flex_attention() -> None:
