@@ -237,13 +237,15 @@ def neutral_parameters_filter_nothing(trial: Trial) -> Judgement:
 
 @law(every=3, minimise=False)
 def each_row_stands_alone(trial: Trial) -> Judgement:
-    """A row alone, with its own parameters, gives what it gives among others. Allowed: the bound of the row alone."""
+    """A row alone, with its own parameters, gives what it gives among others. Allowed: the bounds of both calls."""
     z = trial.case.arrays["logits"]
-    if z.ndim < 2 or len(z) < 2:
+    if z.ndim < 2 or len(z) < 2 or RESULT not in trial.answer:
         return NOTHING
     i = int(trial.case.hash, 16) % len(z)
     other = trial.on(trial.case.with_arrays(**{name: array[i : i + 1] for name, array in trial.case.arrays.items()}))
-    return pinned(within(other.answer, {RESULT: trial.wanted[RESULT][i : i + 1]}, other.allowed), trial, other)
+    here = {RESULT: trial.answer[RESULT][i : i + 1].astype(np.float64)}
+    allowed = {RESULT: trial.allowed[RESULT][i : i + 1] + other.allowed[RESULT]}
+    return pinned(within(other.answer, here, allowed), trial, other)
 
 
 FILTER_LAWS: tuple[Law, ...] = (

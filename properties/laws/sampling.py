@@ -49,13 +49,13 @@ def _alone(case: Case) -> Case | None:
 
 @law(every=2, minimise=False)
 def each_row_stands_alone(trial: Trial) -> Judgement:
-    """A row alone, with its own arguments, gives what it gives among others. Allowed: the bound of the row alone."""
-    case = _alone(trial.case)
-    if case is None:
+    """A row alone, with its own arguments, gives what it gives among others. Allowed: the bounds of both calls."""
+    case, (result,) = _alone(trial.case), trial.wanted
+    if case is None or result not in trial.answer:
         return NOTHING
-    i, (result,) = int(trial.case.hash, 16) % len(next(iter(trial.case.arrays.values()))), trial.wanted
-    other = trial.on(case)
-    return pinned(within(other.answer, {result: trial.wanted[result][i : i + 1]}, other.allowed), trial, other)
+    i, other = int(trial.case.hash, 16) % len(next(iter(trial.case.arrays.values()))), trial.on(case)
+    here = {result: trial.answer[result][i : i + 1].astype(np.float64)}
+    return pinned(within(other.answer, here, {result: trial.allowed[result][i : i + 1] + other.allowed[result]}), trial, other)
 
 
 # Penalties ---------------------------------------------------------------------------------------------------------------
