@@ -51,7 +51,8 @@ def describe(power: Mapping[str, Any]) -> list[str]:
     for name, found in power.items():
         parts = [f"all scores times 1 + {found['score_scale']:.1g}"] if found.get("score_scale") else []
         parts += [f"{words[w]} in {found[w][0]} of {found[w][1]} cases" for w in words if w in found and found[w][1]]
-        parts += [f"{result} off by {value:.1g} of itself" for result, value in found["relative_error"].items() if value is not None]
+        shares = {result: value for result, value in found["relative_error"].items() if value is not None}
+        parts += [f"{result} off by {value:.1g} of itself" if value else f"any change of {result}" for result, value in shares.items()]
         lines.append(f"in {name} it would have seen: " + "; ".join(parts))
     return lines
 
@@ -66,10 +67,11 @@ def _relative_errors(trials: Sequence[Trial], results: Sequence[str]) -> dict[st
     errors: dict[str, float | None] = {}
     for name in results:
         pairs = [(trial.allowed[name], np.abs(trial.wanted[name])) for trial in trials if name in trial.wanted]
-        told = [(value > 0) & np.isfinite(value) & np.isfinite(bound) for bound, value in pairs]
+        told = [(value > 0) & np.isfinite(value) & (bound > 0) & np.isfinite(bound) for bound, value in pairs]
         shares = [bound[some] / value[some] for (bound, value), some in zip(pairs, told)]
         medians = [float(np.median(share)) for share in shares if share.size]
-        errors[name] = min(medians, default=None)
+        exact = any(value.size and not bound.any() for bound, value in pairs)
+        errors[name] = min(medians, default=0.0 if exact else None)
     return errors
 
 

@@ -88,3 +88,9 @@ def _softmax(x: Any, axis: int) -> Any:
     from oracles.reference import softmax
 
     return softmax(x, axis=axis).astype(x.dtype)
+
+
+def test_exact_results_show_any_change() -> None:
+    found = check("write_kv", "oracles.reference:write_kv", budget="quick", laws=("k_cache_agrees_with_the_oracle",), in_process=True).power
+    assert found["float64"]["relative_error"] == {"k_cache": 0.0}
+    assert "in float64 it would have seen: any change of k_cache" in describe(found)
