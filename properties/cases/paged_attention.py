@@ -170,7 +170,7 @@ def _kv_lengths(recipe: PagedRecipe, g: np.random.Generator) -> NDArray[np.int64
     B, Lk, S = recipe.B, recipe.Lk, recipe.S
     if recipe.kv_lengths == "border":
         borders = S * g.integers(1, max(Lk // S, 1) + 1, B) + (np.arange(B) + g.integers(3)) % 3 - 1
-        return np.clip(borders, min(Lk, 1), Lk).astype(np.int64)
+        return np.asarray(np.clip(borders, min(Lk, 1), Lk), dtype=np.int64)
     lengths = arrays_of.kv_lengths_of(recipe.kv_lengths, B, Lk, g)
     if recipe.kv_lengths == "some_zero":
         lengths[3::4] = min(Lk, 1)
