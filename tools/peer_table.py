@@ -18,6 +18,7 @@ from oracles.properties.report import FAILED, Report
 
 from .rendering import console, ratio
 
+CALL_SECONDS = 300.0                                                            # a call may be a run of a C++ compiler
 _CAPTION = (
     "What is known to be wrong stands in docs/findings.md under the name given. "
     "ggml is not among these libraries: its wheel is compiled for 24 minutes."
@@ -62,7 +63,7 @@ def run_peers(operations: list[str], *, budget: str, failures: Path, quiet: bool
 
 def _row(peer: str, operation: str, budget: str, failures: Path, max_cases: int | None) -> PeerRow:
     try:
-        return PeerRow(peer, operation, run(operation, peer, budget=budget, failures=failures, max_cases=max_cases))
+        return PeerRow(peer, operation, run(operation, peer, budget=budget, failures=failures, max_cases=max_cases, call_seconds=CALL_SECONDS))
     except UsageError as error:
         return PeerRow(peer, operation, None, str(error))
 
