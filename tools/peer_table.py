@@ -63,7 +63,8 @@ def run_peers(operations: list[str], *, budget: str, failures: Path, quiet: bool
 
 def _row(peer: str, operation: str, budget: str, failures: Path, max_cases: int | None) -> PeerRow:
     try:
-        return PeerRow(peer, operation, run(operation, peer, budget=budget, failures=failures, max_cases=max_cases, call_seconds=CALL_SECONDS))
+        report = run(operation, peer, budget=budget, failures=failures, max_cases=max_cases, call_seconds=CALL_SECONDS)
+        return PeerRow(peer, operation, report)
     except UsageError as error:
         return PeerRow(peer, operation, None, str(error))
 
