@@ -1,0 +1,73 @@
+"""The zoo of decoding: its reports have mutants that die by a law, and its legal variants are accused by none."""
+
+from __future__ import annotations
+
+import pytest
+
+from oracles.properties.zoo import keeper
+from oracles.properties.zoo.specimen import Specimen
+
+IDS = {
+    "sampling": (
+        "top-p-one-picks-argmax", "penalty-history-prompt-output-mixed", "top-p-after-unnormalised-top-k",
+        "sampler-out-of-range-id-for-onehot", "top-p-ascending-cumsum", "renorm-mutates-input-used-by-min-p",
+        "top-p-renorm-misses-boundary-token", "penalties-misaligned-by-request-order", "seeded-noise-indexed-by-rank",
+        "top-p-drops-crossing-token", "seed-ignored-when-a-neighbour-has-none", "float32-exponential-noise-truncates-tail",
+        "nucleus-last-included-index-first-slice",
+    ),
+    "speculative": (
+        "bonus-after-all-accepted-from-residual", "equality-acceptance-at-nonzero-temperature", "nan-draft-row-re-emits-rejected-token",
+        "proposal-q-not-the-sampled-one", "residual-mutates-target-in-place", "acceptance-inclusive-at-zero",
+        "tree-node-position-is-flat-index",
+    ),
+    "mtp": ("mtp-roll-ignores-pack-boundary", "mtp-loss-summed-not-averaged", "mtp-labels-shifted-twice"),
+}  # fmt: skip
+ALL = keeper.inhabitants(tuple(IDS))
+MUTANTS = [s for s in ALL if s.kind == "mutant"]
+VARIANTS = [s for s in ALL if s.kind == "variant"]
+SAMPLE = ("filter-ascending-sort", "filter-threshold-keeps-ties", "penalties-token-by-token", "sample-by-alias-tables", "sample-gumbel-max",
+          "verify-by-quotient", "verify-other-end-of-the-uniforms", "verify-own-generator", "tree-positions-in-order", "mtp-rolled-labels")
+each_mutant = pytest.mark.parametrize("specimen", MUTANTS, ids=[s.id for s in MUTANTS])
+
+
+@pytest.mark.parametrize("family", IDS)
+def test_every_report_of_a_family_has_one_mutant(family: str) -> None:
+    assert sorted(s.id for s in MUTANTS if s.family == family) == sorted(IDS[family])
+
+
+@each_mutant
+def test_it_differs_on_its_own_trigger(specimen: Specimen) -> None:
+    assert keeper.why_invalid(specimen) == ""
+    assert specimen.fault.endswith(".")
+    assert all(address.startswith("https://github.com/") for address in specimen.source.split())
+
+
+@each_mutant
+def test_designed_cases_alone_kill_it(specimen: Specimen) -> None:
+    fate = keeper.fate_of(specimen, budget="quick")
+    assert (fate.status, fate.reason if fate.status != "killed" else "") == ("killed", "")
+
+
+def test_there_are_more_than_twenty_legal_variants_of_every_way_to_use_uniforms() -> None:
+    assert len(VARIANTS) >= 20
+    used = {s.declaration.conventions["uniforms"] for s in VARIANTS if s.operation in ("sample", "speculative_verify")}
+    assert used == {"contract", "other", "own"}
+
+
+@pytest.mark.parametrize("name", ["top_k_ties", "top_p_ties", "top_p_crossing", "top_p_of", "min_p_order", "argmax_ties"])
+def test_every_convention_of_a_filter_is_followed_by_some(name: str) -> None:
+    assert any(s.declaration.conventions[name] not in ("lowest", "kept", "top_k_left", "after_top_p") for s in VARIANTS)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_no_law_accuses_it(name: str) -> None:
+    fate = keeper.fate_of(next(s for s in VARIANTS if s.id == name), budget="quick")
+    assert (fate.status, fate.law, fate.reason) == ("lives", "", "")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("budget", ["quick", "default"])
+@pytest.mark.parametrize("specimen", VARIANTS, ids=[s.id for s in VARIANTS])
+def test_no_law_accuses_any(specimen: Specimen, budget: str) -> None:
+    fate = keeper.fate_of(specimen, budget=budget)
+    assert (fate.status, fate.law, fate.reason) == ("lives", "", "")
