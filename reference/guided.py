@@ -34,7 +34,7 @@ def compile_regex(pattern: str, vocabulary: Sequence[str], *, eos: int, dead_end
     Exact: no rounding. Raises TypeError or ValueError for a vocabulary of other things than texts (of characters: no surrogates),
     an eos outside it, a pattern that `parse_pattern` refuses, one that no sequence of tokens completes, and one with more than
     `MAX_STATES` states.
-    Source: Willard and Louf 2023 (arXiv 2307.09702), algorithms 3 and 4; several texts of one token: dottxt-ai/outlines#544.
+    Source: Willard and Louf 2023 (arXiv 2307.09702), algorithms 3 and 4.
     """
     return TokenAutomaton(parse_pattern(pattern), vocabulary, eos=eos, dead_ends=dead_ends)
 

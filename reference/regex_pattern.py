@@ -56,7 +56,7 @@ def intervals_of(pairs: Iterable[tuple[int, int]]) -> Intervals:
     cut = sorted((max(lo, first), min(hi, last)) for lo, hi in pairs for first, last in SCALARS if max(lo, first) <= min(hi, last))
     joined: list[tuple[int, int]] = []
     for lo, hi in cut:
-        if joined and lo <= joined[-1][1] + 1 and joined[-1][1] != SCALARS[0][1]:
+        if joined and lo <= joined[-1][1] + 1:
             joined[-1] = (joined[-1][0], max(hi, joined[-1][1]))
         else:
             joined.append((lo, hi))
