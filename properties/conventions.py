@@ -88,16 +88,19 @@ CONVENTIONS: dict[str, Convention] = {
 }  # fmt: skip
 
 
-def declared(conventions: Mapping[str, Any]) -> dict[str, str]:
+def declared(conventions: Mapping[str, Any], operation: str) -> dict[str, str]:
     """All conventions, the declared values over the oracles' own.
 
-    Raises ValueError for an unknown name or value.
+    Raises ValueError for an unknown name or value, and for a convention that does not concern the operation.
     """
     result = {name: convention.values[0] for name, convention in CONVENTIONS.items()}
     for name, value in conventions.items():
         if name not in CONVENTIONS:
             raise ValueError(f"conventions: got {name!r}; want one of {', '.join(CONVENTIONS)}")
         known = CONVENTIONS[name]
+        if operation not in known.operations:
+            mine = ", ".join(name for name, convention in CONVENTIONS.items() if operation in convention.operations)
+            raise ValueError(f"conventions: {name!r} does not concern {operation}; want {f'some of {mine}' if mine else 'none'}")
         if value not in known.values:
             raise ValueError(f"conventions[{name!r}]: got {value!r}; want one of {', '.join(known.values)} ({known.meaning})")
         result[name] = value

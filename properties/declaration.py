@@ -127,7 +127,7 @@ def subject(
             framework=_one_of(framework, FRAMEWORKS, "framework"),
             coverage=replace(declaration.coverage, length_multiple=length_multiple, **limits),
             arithmetic=named,
-            conventions=convention_table.declared(conventions or {}),
+            conventions=convention_table.declared(conventions or {}, operation),
             in_place=_among(in_place, _both_ways(signature_of(operation)), "in_place"),
             promises=_among(promises, PROMISES, "promises"),
             version=version,
@@ -183,7 +183,7 @@ def of_function(
     coverage = Coverage(arguments=frozenset(a for a in takes if a in contract.optional), causal=alignments, only=values)
     return Declaration(
         operation=operation, name=title, coverage=coverage, rename=mapping, by_position=by_position, causal_is_boolean=boolean,
-        buffers=_buffers(buffers, contract), conventions=convention_table.declared({}),
+        buffers=_buffers(buffers, contract), conventions=convention_table.declared({}, operation),
         unset=_never_set(parameters, contract, mapping, buffers, by_position),
     )  # fmt: skip
 

@@ -31,7 +31,8 @@ PEERS: dict[str, dict[str, tuple[Callable[..., Any], dict[str, Any]]]] = {
     "jax_pallas_mha": {
         "attention": (calls.mha, {"dtypes": ("float32", "bfloat16", "float16"), **SELF}),
         # "q_seq_len and kv_seq_len must be divided into the same number of blocks"; delta is summed in the format of out.
-        "attention_backward": (calls.mha_backward, {"dtypes": ("float32",), **SELF, "refuses": (*SELF["refuses"], "cross_lengths")}),
+        "attention_backward": (calls.mha_backward, {
+            "dtypes": ("float32",), **SELF, "refuses": (*SELF["refuses"], "cross_lengths"), "conventions": DECLARED["conventions"]}),
     },
     # Partial results over two halves of the keys are kept in the format of q and merged in it; eps is added to the sum.
     "jax_pallas_decode": {

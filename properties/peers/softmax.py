@@ -51,6 +51,7 @@ def subjects(name: str) -> tuple[Callable[..., Any], ...]:
     quick_compilation()
     version = versions_text(library_versions(name))
     _, framework, functions, declared = PEERS[name]
-    common = {"name": name, "framework": framework, "version": version, "conventions": {"empty_rows": "nan"}, **declared}
-    return tuple(subject(operation, **common)(copy_of(function))
-                 for operation, function in zip(("softmax", "log_sum_exp"), functions))  # fmt: skip
+    common = {"name": name, "framework": framework, "version": version, **declared}
+    conventions = {"softmax": {"empty_rows": "nan"}, "log_sum_exp": {}}
+    return tuple(subject(operation, conventions=conventions[operation], **common)(copy_of(function))
+                 for operation, function in zip(conventions, functions))  # fmt: skip

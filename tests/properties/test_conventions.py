@@ -156,8 +156,15 @@ def test_a_kernel_that_ignores_what_is_hidden_is_held_to_it_by_its_word(monkeypa
 
 
 def test_undeclared_means_the_oracles_own() -> None:
-    assert declared({}) == {name: convention.values[0] for name, convention in CONVENTIONS.items()}
-    assert declared({"head_map": "interleaved"})["empty_rows"] == "zero"
+    assert declared({}, "attention") == {name: convention.values[0] for name, convention in CONVENTIONS.items()}
+    assert declared({"head_map": "interleaved"}, "attention")["empty_rows"] == "zero"
+
+
+def test_a_convention_of_other_operations_is_refused() -> None:
+    with pytest.raises(ValueError, match="conventions: 'head_map' does not concern softmax; want some of empty_rows"):
+        subject("softmax", conventions={"head_map": "interleaved"})(lambda x, *, axis=-1: x)
+    with pytest.raises(ValueError, match="conventions: 'head_map' does not concern write_kv; want none"):
+        declared({"head_map": "interleaved"}, "write_kv")
 
 
 def test_every_convention_concerns_operations_that_there_are() -> None:
