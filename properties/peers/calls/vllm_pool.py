@@ -6,8 +6,13 @@ roll-back to fewer blocks, eviction by number) is left out. The null block of it
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any
+
+
+def _library(module: str) -> Any:
+    return importlib.import_module(f"vllm.{module}")
 
 
 class OutOfBlocks(Exception):
@@ -21,17 +26,15 @@ class VLLMPool:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         import torch
-        from vllm.utils.hashing import sha256
-        from vllm.v1.core.kv_cache_manager import KVCacheManager
-        from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-        from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
-        init_none_hash(sha256)
-        spec = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=8, dtype=torch.float32)
-        config = KVCacheConfig(num_blocks + 1, [], [KVCacheGroupSpec(["layer"], spec)])
-        self.manager = KVCacheManager(config, max_model_len=4096, scheduler_block_size=block_size, hash_block_size=block_size,
-                                      enable_caching=prefix_caching)  # fmt: skip
-        self.hasher = get_request_block_hasher(block_size, sha256)
+        sha256, hashes, shapes = _library("utils.hashing").sha256, _library("v1.core.kv_cache_utils"), _library("v1.kv_cache_interface")
+        hashes.init_none_hash(sha256)
+        spec = shapes.FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=8, dtype=torch.float32)
+        config = shapes.KVCacheConfig(num_blocks + 1, [], [shapes.KVCacheGroupSpec(["layer"], spec)])
+        self.manager = _library("v1.core.kv_cache_manager").KVCacheManager(
+            config, max_model_len=4096, scheduler_block_size=block_size, hash_block_size=block_size, enable_caching=prefix_caching
+        )
+        self.hasher = hashes.get_request_block_hasher(block_size, sha256)
         self.num_blocks = num_blocks
         self.requests: dict[str, Any] = {}
         self.committed: dict[str, int] = {}
@@ -85,10 +88,8 @@ class VLLMPool:
         return {"num_blocks": self.num_blocks, "used": self.num_blocks - len(unnamed), "cached": cached, "free": len(unnamed) - cached}
 
     def _request(self, seq: str, tokens: list[int], salt: bytes) -> Any:
-        from vllm.sampling_params import SamplingParams
-        from vllm.v1.request import Request
-
-        return Request(seq, list(tokens), SamplingParams(max_tokens=4096), None, cache_salt=salt.hex() or None, block_hasher=self.hasher)
+        parameters = _library("sampling_params").SamplingParams(max_tokens=4096)
+        return _library("v1.request").Request(seq, list(tokens), parameters, None, cache_salt=salt.hex() or None, block_hasher=self.hasher)
 
     def _known(self, seq: str) -> Any:
         if seq not in self.requests:
