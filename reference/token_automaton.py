@@ -130,7 +130,7 @@ def _trie(vocabulary: Sequence[str], eos: int) -> _Node:
         node = root
         for c in token:
             node = node.children.setdefault(c, _Node())
-        if token and index != eos:
+        if index != eos:                                                        # a token without text stays at the root, where none is read
             node.tokens.append(index)
     return root
 

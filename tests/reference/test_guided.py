@@ -112,6 +112,14 @@ def test_a_state_that_is_none_is_refused(state: Any) -> None:
         compile_regex("a", ["a", ""], eos=1).token_mask(state)
 
 
+def test_a_state_that_nothing_leads_out_of_is_none() -> None:
+    automaton = compile_regex("ab|c", ["a", "c", "<eos>"], eos=2)
+    dead = [state for state in range(automaton.done) if state not in (automaton.start, automaton.advance(automaton.start, 1))]
+    assert len(dead) == 1
+    with pytest.raises(ValueError, match="state: got"):
+        automaton.token_mask(dead[0])
+
+
 def test_too_many_states_are_refused() -> None:
     with pytest.raises(ValueError, match="more than 20000 states"):
         compile_regex("[ab]*a[ab]{20}", ["a", "b", "<eos>"], eos=2)
