@@ -11,6 +11,7 @@ import pytest
 from oracles.properties.operations import OPERATIONS
 from oracles.properties.signatures import SIGNATURES
 from oracles.properties.softmax import SOFTMAX
+from oracles.properties.stateful_names import STATEFUL_NAMES
 
 LAWS = [law.name for law in SOFTMAX.laws]
 QUICK = ("--budget", "quick")
@@ -21,8 +22,8 @@ STABLE_OF_A_VERDICT = {"law", "status", "reason", "cases", "compared", "worst_ra
 def test_list_names_every_operation(oracles: Any) -> None:
     ended = oracles("list")
     assert ended.code == 0
-    assert [line.split()[0] for line in ended.out.splitlines()] == list(SIGNATURES)
-    assert [row["operation"] for row in oracles("list", "--json").data] == list(SIGNATURES)
+    assert [line.split()[0] for line in ended.out.splitlines()] == [*SIGNATURES, *STATEFUL_NAMES]
+    assert [row["operation"] for row in oracles("list", "--json").data] == [*SIGNATURES, *STATEFUL_NAMES]
 
 
 def test_a_right_subject_exits_with_0(oracles: Any) -> None:
