@@ -10,8 +10,14 @@ from typing import Any
 
 from oracles.gpu import flash_attention as forward
 from oracles.gpu import flash_attention_backward as backward
+from oracles.gpu import kv_cache as cache
 from oracles.gpu import merge_attention as merge
+from oracles.gpu import mla as latents
+from oracles.gpu import paged_attention as pages
+from oracles.gpu import rope as rotary
+from oracles.gpu import sampling as draws
 from oracles.gpu import softmax as rows
+from oracles.gpu import speculative as drafts
 from oracles.properties import Arithmetic, subject
 
 FORMATS = ("float32", "float16", "bfloat16")
@@ -91,6 +97,74 @@ def flash_attention_packed_backward(q: Any, k: Any, v: Any, out: Any, lse: Any, 
                                                     softcap=softcap, backend=EMULATED)
 
 
+@subject("rope", arithmetic=Arithmetic(phases="float64"), dtypes=FORMATS, promises=["deterministic"])
+def rope(x: Any, positions: Any, *, pairing: Any, base: Any = 10000.0, rotary_dim: Any = None, scaling: Any = None) -> Any:
+    """kernels/rope.cu."""
+    return rotary.rope(x, positions, pairing=pairing, base=base, rotary_dim=rotary_dim, scaling=scaling, backend=EMULATED)
+
+
+@subject("write_kv", dtypes=FORMATS, in_place=["k_cache", "v_cache"], promises=["deterministic"])
+def write_kv(k_cache: Any, v_cache: Any, k: Any, v: Any, slots: Any) -> None:
+    """kernels/write_kv.cu."""
+    cache.write_kv(k_cache, v_cache, k, v, slots, backend=EMULATED)
+
+
+@subject("paged_attention", arithmetic=ARITHMETIC, dtypes=FORMATS, causal=ALIGNMENTS, head_dims=HEAD_DIMS, conventions=IGNORED,
+         promises=["deterministic", "validates_input"])
+def paged_attention(q: Any, k_pages: Any, v_pages: Any, block_tables: Any, kv_lengths: Any, *, causal: Any, query_lengths: Any = None,
+                    window: Any = None, scale: Any = None, softcap: Any = None, sinks: Any = None) -> Any:
+    """kernels/paged_decode.cu, one block for all keys of a group of heads."""
+    return pages.paged_attention(q, k_pages, v_pages, block_tables, kv_lengths, causal=causal, query_lengths=query_lengths, window=window,
+                                 scale=scale, softcap=softcap, sinks=sinks, backend=EMULATED)
+
+
+@subject("paged_attention", arithmetic=Arithmetic(tile_min=32, merges_lse=True), dtypes=FORMATS, causal=ALIGNMENTS, head_dims=(64,),
+         conventions=IGNORED, promises=["deterministic"])
+def paged_attention_split(q: Any, k_pages: Any, v_pages: Any, block_tables: Any, kv_lengths: Any, *, causal: Any, query_lengths: Any = None,
+                          window: Any = None, scale: Any = None, softcap: Any = None, sinks: Any = None) -> Any:
+    """kernels/paged_decode.cu with the keys in three shares, and kernels/merge_attention.cu."""
+    return pages.paged_attention(q, k_pages, v_pages, block_tables, kv_lengths, causal=causal, query_lengths=query_lengths, window=window,
+                                 scale=scale, softcap=softcap, sinks=sinks, splits=3, backend=EMULATED)
+
+
+@subject("mla_attention", arithmetic=Arithmetic(tile_min=32, absorbed=True), dtypes=FORMATS, causal=ALIGNMENTS, conventions=IGNORED,
+         promises=["deterministic", "validates_input"])
+def mla_attention(q_nope: Any, q_rope: Any, latent: Any, k_rope: Any, w_uk: Any, w_uv: Any, *, causal: Any, scale: Any,
+                  kv_lengths: Any = None, mask: Any = None) -> Any:
+    """kernels/mla_decode.cu: the absorbed form."""
+    return latents.mla_attention_absorbed(q_nope, q_rope, latent, k_rope, w_uk, w_uv, causal=causal, scale=scale, kv_lengths=kv_lengths,
+                                          mask=mask, backend=EMULATED)
+
+
+@subject("mla_attention", arithmetic=Arithmetic(tile_min=32, absorbed=True, merges_lse=True), dtypes=FORMATS, causal=ALIGNMENTS,
+         head_dims=(16,), conventions=IGNORED, promises=["deterministic"])
+def mla_attention_split(q_nope: Any, q_rope: Any, latent: Any, k_rope: Any, w_uk: Any, w_uv: Any, *, causal: Any, scale: Any,
+                        kv_lengths: Any = None, mask: Any = None) -> Any:
+    """kernels/mla_decode.cu with the keys in three shares, and kernels/merge_attention.cu."""
+    return latents.mla_attention_absorbed(q_nope, q_rope, latent, k_rope, w_uk, w_uv, causal=causal, scale=scale, kv_lengths=kv_lengths,
+                                          mask=mask, splits=3, backend=EMULATED)
+
+
+@subject("filter_probabilities", arithmetic=ARITHMETIC, dtypes=FORMATS, promises=["deterministic"])
+def filter_probabilities(logits: Any, *, temperature: Any = 1.0, top_k: Any = None, top_p: Any = None, min_p: Any = None) -> Any:
+    """kernels/sampling.cu."""
+    return draws.filter_probabilities(logits, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, backend=EMULATED)
+
+
+@subject("sample", dtypes=FORMATS, promises=["deterministic"])
+def sample(probabilities: Any, u: Any) -> Any:
+    """kernels/sampling.cu, its draw."""
+    return draws.sample(probabilities, u, backend=EMULATED)
+
+
+@subject("speculative_verify", dtypes=["float32"], promises=["deterministic"])
+def speculative_verify(draft_tokens: Any, draft_probs: Any, target_probs: Any, accept_u: Any, sample_u: Any, *,
+                       draft_lengths: Any = None) -> Any:
+    """kernels/speculative_verify.cu."""
+    return drafts.speculative_verify(draft_tokens, draft_probs, target_probs, accept_u, sample_u, draft_lengths=draft_lengths,
+                                     backend=EMULATED)
+
+
 GPU_PORTS: tuple[tuple[str, str], ...] = (
     ("softmax", "oracles.tools.gpu_ports:softmax"),
     ("log_sum_exp", "oracles.tools.gpu_ports:log_sum_exp"),
@@ -100,4 +174,13 @@ GPU_PORTS: tuple[tuple[str, str], ...] = (
     ("attention_backward", "oracles.tools.gpu_ports:flash_attention_backward"),
     ("attention_packed", "oracles.tools.gpu_ports:flash_attention_packed"),
     ("attention_packed_backward", "oracles.tools.gpu_ports:flash_attention_packed_backward"),
+    ("rope", "oracles.tools.gpu_ports:rope"),
+    ("write_kv", "oracles.tools.gpu_ports:write_kv"),
+    ("paged_attention", "oracles.tools.gpu_ports:paged_attention"),
+    ("paged_attention", "oracles.tools.gpu_ports:paged_attention_split"),
+    ("mla_attention", "oracles.tools.gpu_ports:mla_attention"),
+    ("mla_attention", "oracles.tools.gpu_ports:mla_attention_split"),
+    ("filter_probabilities", "oracles.tools.gpu_ports:filter_probabilities"),
+    ("sample", "oracles.tools.gpu_ports:sample"),
+    ("speculative_verify", "oracles.tools.gpu_ports:speculative_verify"),
 )
