@@ -120,7 +120,8 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("top_p = 1", "Everything kept: here, llama.cpp. Hugging Face and vLLM drop what a running sum from the least likely token on "
          "cannot tell from 0."),
         ("p equal to min_p times the largest", "Kept: here, llama.cpp. Hugging Face compares rounded products, and drops some."),
-        ("top-k and top-p together", "Top-p of what top-k left, renormalised: here, Hugging Face, vLLM. Of the whole: FlashInfer's joint order."),
+        ("top-k and top-p together", "Top-p of what top-k left, renormalised: here, Hugging Face, vLLM. Of the whole: FlashInfer's joint "
+         "order."),
     ),
     "apply_penalties": (
         ("whom frequency and presence count", "The output alone: here, vLLM, the OpenAI API. The prompt too: llama.cpp's last tokens."),
@@ -130,7 +131,8 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
          "probability: llama.cpp. An exponential race, one number a token: vLLM, torch.multinomial."),
     ),
     "speculative_verify": (
-        ("the tie u q = p", "Rejected: here, and in the papers. Accepted: Hugging Face's _speculative_sampling, which compares u <= p / q."),
+        ("the tie u q = p", "Rejected: here, and in the papers. Accepted: Hugging Face's _speculative_sampling, which compares u <= "
+         "p / q."),
         ("rows that do not sum to 1 exactly", "Divided by their sum: here. Taken as they are: Hugging Face, vLLM, SGLang."),
         ("nothing left of a residual", "A draw from the target: here. NaN in Hugging Face's quotient by a sum of 0."),
     ),
