@@ -3,6 +3,22 @@
 from .attention import attention, attention_scores, softmax_over_visible
 from .attention_backward import attention_backward
 from .attention_packed import attention_packed, attention_packed_backward
+from .costs_flops import attention_pairs, model_flops, utilisation
+from .costs_kv import kv_bytes, kv_elements, largest_batch
+from .costs_memory import Layout, activation_bytes, lora_bytes, lora_parameters, training_bytes, training_parts
+from .costs_parameters import ParameterCount, parameter_count
+from .costs_roofline import DecodeStep, attainable_flops, decode_steps, matmul_intensity, ridge_point
+from .costs_scaling import (
+    chinchilla_loss,
+    chinchilla_split,
+    chinchilla_tokens,
+    kaplan_ratio,
+    pipeline_bubble,
+    training_flops,
+    words,
+    zero_traffic,
+)
+from .costs_serving import Latency, latency, queue_wait, steady_batch
 from .decoder_cache import ContiguousCache, DecoderCache, PagedCache, PagePool
 from .flash_attention import flash_attention
 from .flash_attention_backward import flash_attention_backward
@@ -12,6 +28,7 @@ from .guided import advance, compile_json_schema, compile_regex, forced_tokens, 
 from .kv_cache import KVCache, padded_positions, write_kv
 from .memory_traffic import AttentionTraffic, memory_traffic
 from .mla import mla_attention, mla_attention_absorbed, mla_compress, mla_scale
+from .model_config import ModelConfig
 from .mtp import mtp_loss, mtp_positions
 from .paged_attention import paged_attention, slot_mapping
 from .paging import BlockAllocator, OutOfBlocks
@@ -25,33 +42,50 @@ from .softmax import log_sum_exp, merge_attention, online_softmax, softmax
 from .speculative import acceptance_rate, expected_tokens, speculative_verify, speed_up, typical_acceptance, verify_block
 from .speculative_generate import self_speculate, speculative_generate
 from .speculative_tree import tree_mask, tree_positions, verify_tree
+from .statistics import Interval, bootstrap_interval, paired_permutation_test, two_sample_law_test
 from .swiglu import swiglu
+from .token_accuracy import token_accuracy
 from .token_automaton import draft_masks
 from .transformer import Decoder, transformer_forward, transformer_generate
+from .units import in_unit, of_unit, show_bytes
 from .visibility import query_positions, visible_keys
 
 __all__ = [
     "AttentionTraffic",
     "BlockAllocator",
     "ContiguousCache",
+    "DecodeStep",
     "Decoder",
     "DecoderCache",
     "FloatFormat",
+    "Interval",
     "KVCache",
+    "Latency",
+    "Layout",
+    "ModelConfig",
     "OutOfBlocks",
     "PagePool",
     "PagedCache",
     "PagingWaste",
+    "ParameterCount",
     "acceptance_rate",
+    "activation_bytes",
     "advance",
     "apply_penalties",
+    "attainable_flops",
     "attention",
     "attention_backward",
     "attention_packed",
     "attention_packed_backward",
+    "attention_pairs",
     "attention_scores",
+    "bootstrap_interval",
+    "chinchilla_loss",
+    "chinchilla_split",
+    "chinchilla_tokens",
     "compile_json_schema",
     "compile_regex",
+    "decode_steps",
     "draft_masks",
     "expected_tokens",
     "filter_probabilities",
@@ -60,43 +94,69 @@ __all__ = [
     "forced_tokens",
     "group_heads",
     "guided_process",
+    "in_unit",
+    "kaplan_ratio",
+    "kv_bytes",
+    "kv_elements",
+    "largest_batch",
+    "latency",
     "log_sum_exp",
+    "lora_bytes",
+    "lora_parameters",
+    "matmul_intensity",
     "memory_traffic",
     "merge_attention",
     "mla_attention",
     "mla_attention_absorbed",
     "mla_compress",
     "mla_scale",
+    "model_flops",
     "mtp_loss",
     "mtp_positions",
+    "of_unit",
     "online_softmax",
     "padded_positions",
     "paged_attention",
     "paging_waste",
+    "paired_permutation_test",
+    "parameter_count",
+    "pipeline_bubble",
     "prefix_salt",
     "query_positions",
+    "queue_wait",
     "repeat_heads",
+    "ridge_point",
     "rms_norm",
     "rope",
     "rope_frequencies",
     "sample",
     "self_speculate",
+    "show_bytes",
     "slot_mapping",
     "softmax",
     "softmax_over_visible",
     "speculative_generate",
     "speculative_verify",
     "speed_up",
+    "steady_batch",
     "swiglu",
+    "token_accuracy",
     "token_mask",
+    "training_bytes",
+    "training_flops",
+    "training_parts",
     "transformer_forward",
     "transformer_generate",
     "tree_mask",
     "tree_positions",
+    "two_sample_law_test",
     "typical_acceptance",
+    "utilisation",
     "verify_block",
     "verify_tree",
     "visible_keys",
+    "words",
     "write_kv",
     "yarn_mscale",
+    "zero_traffic",
 ]
