@@ -1,0 +1,149 @@
+"""Export: the inputs of golden cases without an answer, for programs in any language, with what they need to be read and answered."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from oracles import reference
+from oracles.properties import safetensors_file
+from oracles.properties.arithmetic import Arithmetic
+from oracles.properties.command_subject import to_file
+from oracles.properties.declaration import UsageError
+from oracles.properties.operation import INTEGER
+
+from .questions import CHECKED, Question, operations_there, questions
+from .store import DATA
+
+INDEX, INPUTS, ANSWERS = "index.json", "inputs", "answers"
+TAGS = {dtype.name: tag for tag, dtype in safetensors_file.DTYPES.items()}
+READERS = Path(__file__).with_name("readers")
+OBJECTS: dict[str, tuple[str, ...]] = {
+    "block_allocator": ("BlockAllocator",), "token_mask": ("compile_regex", "token_mask", "advance"),
+}  # fmt: skip
+STATES = """States go by number: 0 is the start, and each `advance` that is allowed makes the next number, whether or not the state
+was there before. Answer `advance` with {"state": its number, "mask": the mask there}."""
+
+
+def export(folder: Path, operations: Sequence[str] = (), *, golden: Path = DATA) -> list[Question]:
+    """Write the questions of some operations, of all where none is named, into `folder`, which must not be there yet.
+
+    All or nothing: the files are made in a temporary folder beside it. Returns the questions written.
+    Raises UsageError for a folder that is there and for unknown operations, store.GoldenFault for damaged golden files.
+    """
+    _check_names(operations, golden)
+    if folder.exists() or folder.is_symlink():
+        raise UsageError(f"DIR: {folder} is there already; want a folder that is not")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".exporting-"))
+    try:
+        asked = list(questions(golden, operations))
+        for question in asked:
+            _put(temporary / INPUTS / question.file, _input(question))
+            (temporary / ANSWERS / question.case.operation).mkdir(parents=True, exist_ok=True)
+        _put(temporary / INDEX, _index(asked))
+        names = list(dict.fromkeys(question.case.operation for question in asked))
+        for name in names:
+            _put(temporary / "operations" / f"{name}.md", _page(name, asked).encode())
+        for source in sorted(READERS.iterdir()):
+            if source.is_file() and source.name != "README.md":
+                _put(temporary / "readers" / source.name, source.read_bytes())
+        _put(temporary / "README.md", _readme(names, asked).encode())
+        os.chmod(temporary, 0o755)
+        os.rename(temporary, folder)
+        return asked
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _check_names(operations: Sequence[str], golden: Path) -> None:
+    there = operations_there(golden)
+    for name in operations:
+        if name not in there:
+            raise UsageError(f"--operation: got {name!r}; want some of {', '.join(there)}")
+
+
+def _put(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def _input(question: Question) -> bytes:
+    """The bytes of an input file: tensors as programs behind `cmd:` get them, or the calls on an object as JSON."""
+    if question.is_object:
+        calls = [{"call": step.call, "arguments": plain(step.arguments)} for step in question.calls]
+        content = {"operation": question.case.operation, "case": question.case.origin, "arguments": plain(question.making), "calls": calls}
+        return (json.dumps(content, indent=1) + "\n").encode()
+    tensors, metadata = to_file(question.given)
+    return safetensors_file.dumps(tensors, {**metadata, "operation": question.case.operation})
+
+
+def plain(value: Any) -> Any:
+    """Arguments and answers of calls as plain JSON: arrays and pairs as lists, bytes as {"bytes": their hexadecimal digits}."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _index(asked: Sequence[Question]) -> bytes:
+    """The index: one line a case."""
+    lines = ",\n".join(json.dumps(_entry(question)) for question in asked)
+    return f'{{"version": 1, "cases": [\n{lines}\n]}}\n'.encode()
+
+
+def _entry(question: Question) -> dict[str, Any]:
+    """A case as the index describes it; dtypes as safetensors names them, I64 for any integer dtype."""
+    arithmetic = question.resolved(Arithmetic())
+    formats = {name: question.format_of(name, arithmetic).replace(INTEGER, "int64") for name in question.wanted}
+    results = {name: {"dtype": TAGS[formats[name]], "shape": list(value.hi.shape)} for name, value in question.wanted.items()}
+    return {"operation": question.case.operation, "case": question.case.origin, "input": f"{INPUTS}/{question.file}",
+            "answer": f"{ANSWERS}/{question.file}", "results": results, "withheld": list(question.withheld)}  # fmt: skip
+
+
+def _page(name: str, asked: Sequence[Question]) -> str:
+    """What an operation computes, in the words of its oracle."""
+    functions = OBJECTS.get(name, (name,))
+    lines = [f"# {name}", ""]
+    if name in CHECKED:
+        lines += [CHECKED[name].summary, ""]
+    for function in functions:
+        oracle = CHECKED[name].oracle if name in CHECKED else getattr(reference, function)
+        lines += ["```text", f"{function}{_bare_signature(oracle)}", "", _without_examples(oracle), "```", ""]
+    if name == "token_mask":
+        lines += [STATES, ""]
+    withheld = next((q.withheld for q in asked if q.case.operation == name and q.withheld), ())
+    if withheld:
+        lines += [f"`{'` and `'.join(withheld)}` are not in the input files, since they answer other cases: compute them.", ""]
+    return "\n".join(lines)
+
+
+def _without_examples(function: Any) -> str:
+    """The docstring without its examples, which may happen to answer a case."""
+    paragraphs = (inspect.getdoc(function) or "").split("\n\n")
+    return "\n\n".join(paragraph for paragraph in paragraphs if not paragraph.startswith(">>>"))
+
+
+def _bare_signature(function: Any) -> inspect.Signature:
+    parameters = inspect.signature(function).parameters.values()
+    return inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
+
+
+def _readme(names: Sequence[str], asked: Sequence[Question]) -> str:
+    rows = []
+    for name in names:
+        mine = [question for question in asked if question.case.operation == name]
+        results = ", ".join(dict.fromkeys(result for question in mine for result in question.wanted)) or "calls"
+        rows.append(f"| [{name}](operations/{name}.md) | {len(mine)} | {results} |")
+    return (READERS / "README.md").read_text().replace("{operations}", "\n".join(rows))
