@@ -84,6 +84,10 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("frequencies where part of the head turns",
          "Exponents are counted over rotary_dim: here and nearly everywhere. Over the head: a fault of one engine (pie-project/pie#603)."),
     ),
+    "padded_positions": (
+        ("with a cache",
+         "The padding is counted over all columns and cut then: here, transformers. Cut first: a fault (mosaicml/examples#257)."),
+    ),
     "write_kv": (
         ("a slot of -1",
          "Skipped: here, vLLM's reshape_and_cache. The last slot, as an index of NumPy or PyTorch: a fault (vllm-project/vllm#43810)."),

@@ -1,4 +1,4 @@
-"""The operation of writing tokens into the slots of a cache. Caches that are objects are played with, not called: see `play`."""
+"""Writing tokens into the slots of a cache, and positions beside one. Caches that are objects are played with, not called: see `play`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from oracles import reference
 
 from . import bounds
 from .laws.kv_cache import WRITE_KV_LAWS
-from .operation import Operation
+from .laws.padded_positions import PADDED_POSITIONS_LAWS
+from .operation import Operation, as_float64
 
 
 def _write_cases() -> Any:
     from .cases.kv_cache import WRITE_CASES
 
     return WRITE_CASES
+
+
+def _padding_cases() -> Any:
+    from .cases.padded_positions import PADDING_CASES
+
+    return PADDING_CASES
 
 
 WRITE_KV = Operation(
@@ -26,4 +33,15 @@ WRITE_KV = Operation(
     cases=_write_cases,
     laws=WRITE_KV_LAWS,
     source="reshape_and_cache of vLLM (Kwon et al. 2023, arXiv 2309.06180, section 5.1)",
+)
+
+PADDED_POSITIONS = Operation(
+    name="padded_positions",
+    summary="The position of each token of padded rows behind what stands in the cache, padding not counted.",
+    oracle=reference.padded_positions,
+    answer=lambda case, conventions: as_float64({"positions": reference.padded_positions(**case.arguments())}),
+    bound=lambda arithmetic, case, conventions: bounds.padded_positions_bound(arithmetic, **case.arguments()),
+    cases=_padding_cases,
+    laws=PADDED_POSITIONS_LAWS,
+    source="position_ids of the generate method of huggingface/transformers; cut after the count: mosaicml/examples#257",
 )

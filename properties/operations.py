@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from .attention import ATTENTION, ATTENTION_BACKWARD, ATTENTION_PACKED, ATTENTION_PACKED_BACKWARD
 from .declaration import UsageError
-from .mtp import MTP_LOSS
-from .kv_cache import WRITE_KV
+from .kv_cache import PADDED_POSITIONS, WRITE_KV
 from .mla import MLA_ATTENTION
+from .mtp import MTP_LOSS
 from .operation import Operation
 from .paged_attention import PAGED_ATTENTION
 from .rope import ROPE
@@ -24,6 +24,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ATTENTION_PACKED_BACKWARD,
     ROPE,
     WRITE_KV,
+    PADDED_POSITIONS,
     PAGED_ATTENTION,
     MLA_ATTENTION,
     FILTER_PROBABILITIES,

@@ -54,6 +54,7 @@ SIGNATURES: dict[str, Signature] = {
         kinds={"scaling": ("none", "linear", "ntk", "yarn", "llama3")},
     ),
     "write_kv": Signature(("k_cache", "v_cache", "k", "v", "slots"), (), ("k_cache", "v_cache")),
+    "padded_positions": Signature(("present",), ("past",), ("positions",), integers=("positions",)),
     "paged_attention": Signature(
         ("q", "k_pages", "v_pages", "block_tables", "kv_lengths"), ("causal", "query_lengths", "window", "scale", "softcap", "sinks"),
         ("out", "lse"), laid_out=("q", "out"),

@@ -100,6 +100,11 @@ def serve_paged(requests: Sequence[Request], *, slots: int, block_size: int) -> 
     no block, the sequence admitted last is freed and put back to the front of the queue, its tokens to be computed anew; then nobody
     is admitted until somebody has left.
 
+    >>> twice = [Request((1, 2, 3, 4), b"", output=2, samples=1, abort=None)] * 2
+    >>> served = serve_paged(twice, slots=16, block_size=2)
+    >>> served.peak, served.hit_rate                                            # the second prompt is the first one's
+    (2, 0.5)
+
     Raises ValueError where a request alone is too large for the pool.
     Source: Kwon et al. 2023 (arXiv 2309.06180), sections 4.3 to 4.5.
     """

@@ -2,7 +2,7 @@
 
 from .attention import attention_bound, attention_packed_bound
 from .attention_backward import attention_backward_bound, attention_packed_backward_bound
-from .kv_cache import write_kv_bound
+from .kv_cache import padded_positions_bound, write_kv_bound
 from .merge import merge_attention_bound
 from .mla import mla_attention_bound
 from .mtp import mtp_loss_bound
@@ -23,6 +23,7 @@ __all__ = [
     "merge_attention_bound",
     "mla_attention_bound",
     "mtp_loss_bound",
+    "padded_positions_bound",
     "paged_attention_bound",
     "rope_bound",
     "sample_bound",

@@ -1,4 +1,4 @@
-"""The bound for what is copied into a cache: nothing is computed, so nothing is allowed."""
+"""The bounds for what is copied into a cache and counted beside it: nothing is rounded, so nothing is allowed."""
 
 from __future__ import annotations
 
@@ -24,3 +24,16 @@ def write_kv_bound(arithmetic: ResolvedArithmetic, k_cache: ArrayLike, v_cache: 
     array([0., 0.])
     """
     return {"k_cache": np.zeros(np.shape(k_cache)), "v_cache": np.zeros(np.shape(v_cache))}
+
+
+def padded_positions_bound(arithmetic: ResolvedArithmetic, present: ArrayLike, *, past: int = 0) -> dict[str, Float64]:
+    """How far positions may be from the exact ones: {"positions" (B, L - past)}, 0 everywhere, whatever the arithmetic: they are integers.
+
+        |error| = 0
+
+    >>> from oracles.properties import Arithmetic
+    >>> padded_positions_bound(Arithmetic().resolve("float32"), [[True, False]], past=1)["positions"]
+    array([[0.]])
+    """
+    B, L = np.shape(present)
+    return {"positions": np.zeros((B, L - past))}

@@ -248,3 +248,23 @@ def write_head_by_head(k_cache: Any, v_cache: Any, k: Any, v: Any, slots: Any) -
             for token, slot in enumerate(slots):
                 if slot >= 0:
                     cache[slot, head] = tokens[token, head]
+
+
+@variant("padded_positions", id="positions-token-by-token", family=CACHE)
+def positions_token_by_token(present: Any, *, past: int = 0) -> Array:
+    """Each row walked from its first column, the cached ones too."""
+    rows = []
+    for row in present:
+        counted, line = 0, []
+        for seen in row:
+            counted += bool(seen)
+            line.append(max(counted - 1, 0))
+        rows.append(line[past:])
+    return np.array(rows, dtype=np.int32).reshape(present.shape[0], present.shape[1] - past)
+
+
+@variant("padded_positions", id="positions-less-padding", family=CACHE)
+def positions_less_padding(present: Any, *, past: int = 0) -> Array:
+    """The column less the padding up to it, counted over all columns and cut then."""
+    column = np.arange(present.shape[1]) - np.cumsum(~present, axis=1)
+    return np.asarray(np.maximum(column, 0)[:, past:])

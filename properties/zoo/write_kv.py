@@ -1,4 +1,4 @@
-"""Mutants of writing tokens into a cache: the wrong array, the wrong slot. Faults of caches that are objects are kv_cache's."""
+"""Mutants of what stands beside a cache: tokens written to the wrong place, positions miscounted. Caches that are objects: kv_cache."""
 
 from __future__ import annotations
 
@@ -37,3 +37,13 @@ def values_are_keys(k_cache: Any, v_cache: Any, k: Any, v: Any, slots: Any) -> t
 def padding_overwrites_the_last_slot(k_cache: Any, v_cache: Any, k: Any, v: Any, slots: Any) -> tuple[Array, Array]:
     """-1, which marks padding, is used as an index and names the last slot, another sequence's."""
     return textbook.write_kv(k_cache, v_cache, k, v, slots % max(len(k_cache), 1))
+
+
+@mutant(
+    "padded_positions", id="padding-offset-sliced-inside-cumsum", family=FAMILY, source="https://github.com/mosaicml/examples/pull/257",
+    trigger=lambda: {"present": np.array([[False, False, True, True, True]]), "past": 4},
+)  # fmt: skip
+def padding_in_the_cache_is_not_counted(present: Any, *, past: int = 0) -> Array:
+    """The padding is counted from the first new column on, so that what stands before it in the cache is lost."""
+    column = np.arange(present.shape[1])[past:]
+    return np.asarray(np.maximum(column - np.cumsum(~present[:, past:], axis=1), 0))
