@@ -35,7 +35,7 @@ def admissible_outcomes(
     """
     r = roundings(arithmetic)
     x = np.asarray(draft_tokens)
-    n, chosen = lengths(x, draft_lengths), declared({}) if conventions is None else conventions
+    n, chosen = lengths(x, draft_lengths), declared({}, "speculative_verify", "speculative_verify") if conventions is None else conventions
     q, p = arguments.widen("draft_probs", draft_probs), arguments.widen("target_probs", target_probs)
     u, last = arguments.widen("accept_u", accept_u), arguments.widen("sample_u", sample_u)
     return [_of_row(r, x[b, : n[b]], q[b, : n[b]], p[b, : n[b] + 1], u[b, : n[b]], float(last[b]), chosen) for b in range(len(x))]
