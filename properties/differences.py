@@ -92,8 +92,8 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("a slot of -1",
          "Skipped: here, vLLM's reshape_and_cache. The last slot, as an index of NumPy or PyTorch: a fault (vllm-project/vllm#43810)."),
         ("a slot given twice",
-         "The last token: here, assignment by index in NumPy, JAX's scatter on a CPU. Any of them: PyTorch's index_put_ with several threads, "
-         "whose page says that it is undefined, and kernels without order."),
+         "The last token: here, assignment by index in NumPy, JAX's scatter on a CPU. Any of them: PyTorch's index_put_ with several "
+         "threads, whose page says that it is undefined, and kernels without order."),
         ("the bits of NaN in a slot that no token names",
          "Kept: here, NumPy, PyTorch, JAX in float32 and float16. All the same NaN: JAX's scatter in bfloat16 on a CPU, through float32."),
         ("where results go",
