@@ -20,12 +20,15 @@ from .costs_scaling import (
 )
 from .costs_serving import Latency, latency, queue_wait, steady_batch
 from .decoder_cache import ContiguousCache, DecoderCache, PagedCache, PagePool
+from .distillation import distillation_loss
 from .flash_attention import flash_attention
 from .flash_attention_backward import flash_attention_backward
 from .float_format import FloatFormat
 from .gqa import group_heads, repeat_heads
 from .guided import advance, compile_json_schema, compile_regex, forced_tokens, guided_process, token_mask
 from .kv_cache import KVCache, padded_positions, write_kv
+from .losses import cross_entropy, next_token_targets, perplexity, vocab_parallel_cross_entropy
+from .losses_backward import cross_entropy_backward
 from .memory_traffic import AttentionTraffic, memory_traffic
 from .mla import mla_attention, mla_attention_absorbed, mla_compress, mla_scale
 from .model_config import ModelConfig
@@ -34,6 +37,12 @@ from .paged_attention import paged_attention, slot_mapping
 from .paging import BlockAllocator, OutOfBlocks
 from .paging_waste import PagingWaste, paging_waste
 from .prefix_salt import prefix_salt
+from .pruning import gradual_masks, prune_magnitude, prune_units
+from .pruning_2_4 import pack_2_4, prune_2_4, unpack_2_4
+from .quantization import dequantize, quantize
+from .quantized_blocks import NF4, dequantize_blockwise, fp8_quantize, nf4_quantize, pack_int4, unpack_int4
+from .quantized_cache import QuantizedKVCache
+from .quantized_matmul import matmul_with_outliers, quantization_errors, quantized_matmul
 from .rms_norm import rms_norm
 from .rope import rope
 from .rope_scaling import rope_frequencies, yarn_mscale
@@ -46,11 +55,13 @@ from .statistics import Interval, bootstrap_interval, paired_permutation_test, t
 from .swiglu import swiglu
 from .token_accuracy import token_accuracy
 from .token_automaton import draft_masks
+from .torch_stream import TorchStream
 from .transformer import Decoder, transformer_forward, transformer_generate
 from .units import in_unit, of_unit, show_bytes
 from .visibility import query_positions, visible_keys
 
 __all__ = [
+    "NF4",
     "AttentionTraffic",
     "BlockAllocator",
     "ContiguousCache",
@@ -68,6 +79,8 @@ __all__ = [
     "PagedCache",
     "PagingWaste",
     "ParameterCount",
+    "QuantizedKVCache",
+    "TorchStream",
     "acceptance_rate",
     "activation_bytes",
     "advance",
@@ -85,13 +98,20 @@ __all__ = [
     "chinchilla_tokens",
     "compile_json_schema",
     "compile_regex",
+    "cross_entropy",
+    "cross_entropy_backward",
     "decode_steps",
+    "dequantize",
+    "dequantize_blockwise",
+    "distillation_loss",
     "draft_masks",
     "expected_tokens",
     "filter_probabilities",
     "flash_attention",
     "flash_attention_backward",
     "forced_tokens",
+    "fp8_quantize",
+    "gradual_masks",
     "group_heads",
     "guided_process",
     "in_unit",
@@ -104,6 +124,7 @@ __all__ = [
     "lora_bytes",
     "lora_parameters",
     "matmul_intensity",
+    "matmul_with_outliers",
     "memory_traffic",
     "merge_attention",
     "mla_attention",
@@ -113,15 +134,26 @@ __all__ = [
     "model_flops",
     "mtp_loss",
     "mtp_positions",
+    "next_token_targets",
+    "nf4_quantize",
     "of_unit",
     "online_softmax",
+    "pack_2_4",
+    "pack_int4",
     "padded_positions",
     "paged_attention",
     "paging_waste",
     "paired_permutation_test",
     "parameter_count",
+    "perplexity",
     "pipeline_bubble",
     "prefix_salt",
+    "prune_2_4",
+    "prune_magnitude",
+    "prune_units",
+    "quantization_errors",
+    "quantize",
+    "quantized_matmul",
     "query_positions",
     "queue_wait",
     "repeat_heads",
@@ -151,10 +183,13 @@ __all__ = [
     "tree_positions",
     "two_sample_law_test",
     "typical_acceptance",
+    "unpack_2_4",
+    "unpack_int4",
     "utilisation",
     "verify_block",
     "verify_tree",
     "visible_keys",
+    "vocab_parallel_cross_entropy",
     "words",
     "write_kv",
     "yarn_mscale",
