@@ -49,8 +49,8 @@ class Criterion:
 
     @property
     def missing(self) -> bool:
-        """Whether there is no file at all."""
-        return self.reason.startswith("missing: ")
+        """Whether points are lost since there is no file at all."""
+        return self.max_points > 0 and self.reason.startswith("missing: ")
 
 
 @dataclass
