@@ -18,6 +18,7 @@ from oracles.properties.stateful_names import STATEFUL_NAMES
 
 from .costs_commands import costs_app
 from .gpu_commands import gpu_app
+from .grading_commands import grade_command
 from .rendering import console, report_view
 from .replaying_sequences import is_sequence
 from .replaying_sequences import replay as replay_sequence
@@ -31,6 +32,7 @@ app = typer.Typer(name="oracles", no_args_is_help=True, add_completion=False, ri
 
 app.add_typer(gpu_app, name="gpu")
 app.add_typer(costs_app, name="costs")
+app.command("grade")(grade_command)
 KNOWN = (*SIGNATURES, *STATEFUL_NAMES)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
