@@ -86,7 +86,10 @@ def real_number(name: str, x: Any, *, positive: bool = False) -> float:
     want = f"a finite number{' > 0' if positive else ''}"
     if isinstance(x, bool | np.bool_ | str | bytes) or np.ndim(x) != 0:
         raise TypeError(f"{name}: got {x!r}; want {want}")
-    number = float(x)
+    try:
+        number = float(x)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: got {x!r}; want {want}") from None
     if not math.isfinite(number) or (positive and number <= 0.0):
         raise ValueError(f"{name}: got {number}; want {want}")
     return number

@@ -46,7 +46,7 @@ def mla_attention_absorbed(q_nope: Any, q_rope: Any, latent: Any, k_rope: Any, w
     if H == 0 or C == 0:
         raise ValueError(f"latent: got {C} channels for {H} heads; want at least one of each")
     if max(CHANNELS) < C or Dr > ROTARY:
-        raise NotImplementedError(f"latent, k_rope: got {C} and {Dr} columns; the kernels are built for {max(CHANNELS)} and {ROTARY} at most")
+        raise NotImplementedError(f"latent, k_rope: got {C} and {Dr} columns; the kernels are built for {max(CHANNELS)} and {ROTARY}")
     splits, scale = arguments.whole_number("splits", splits, least=1), arguments.real_number("scale", scale)
     rule = arguments.causal_rule(causal)
     lengths = None if kv_lengths is None else arguments.integers("kv_lengths", kv_lengths, least=0, most=Lk, shape=(B,))

@@ -1,4 +1,5 @@
-// A kernel that spins is ended by a timer's signal wherever it stands; one that touches an address outside every mapping, by SIGSEGV.
+// A kernel that spins is ended by a timer's signal wherever it stands; one that touches an address outside every mapping, by SIGSEGV;
+// one that divides a whole number by zero, by SIGFPE (x86-64; on aarch64, as on a device, it just gets a number).
 // A thread that spins inside the runtime (on an atomic) is ended at its next call there.
 #include "watch.h"
 
@@ -17,7 +18,7 @@ static volatile bool up = false;
 static volatile int rung = 0;
 static timer_t timer;
 static bool watching = false;
-static struct sigaction old_timer_action, old_segv_action, old_bus_action;
+static struct sigaction old_timer_action, old_segv_action, old_bus_action, old_division_action;
 static stack_t old_stack;
 static char signal_stack[64 << 10];
 
@@ -48,6 +49,11 @@ static void on_bad_address(int number, siginfo_t* info, void* context) {
   sigaction(number, &before, nullptr);  // not the kernel's: happens again, and is handled as without us
 }
 
+static void on_division(int number, siginfo_t*, void* context) {
+  if (in_kernel) fail_at(Kind::undefined, interrupted(context), "a whole number divided by zero");
+  sigaction(number, &old_division_action, nullptr);
+}
+
 static void handle(int number, struct sigaction& before, void (*handler)(int, siginfo_t*, void*)) {
   struct sigaction action = {};
   action.sa_sigaction = handler;
@@ -65,6 +71,7 @@ void watch(double seconds) {
   handle(timer_signal(), old_timer_action, on_timer);
   handle(SIGSEGV, old_segv_action, on_bad_address);
   handle(SIGBUS, old_bus_action, on_bad_address);
+  handle(SIGFPE, old_division_action, on_division);
   sigevent event = {};
   event.sigev_notify = SIGEV_THREAD_ID;  // to the system thread that runs the kernel, not to any of Python's
   event.sigev_signo = timer_signal();
@@ -83,6 +90,7 @@ void stop_watching() {
   sigaction(timer_signal(), &old_timer_action, nullptr);
   sigaction(SIGSEGV, &old_segv_action, nullptr);
   sigaction(SIGBUS, &old_bus_action, nullptr);
+  sigaction(SIGFPE, &old_division_action, nullptr);
   sigaltstack(&old_stack, nullptr);
 }
 

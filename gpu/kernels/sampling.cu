@@ -57,7 +57,7 @@ __device__ __forceinline__ Border border_of(int V, Mass goal, Mass* bins, Border
       }
     }
     __syncthreads();
-    border = *chosen;
+    border = {chosen->key, chosen->before, chosen->at};
   }
   return border;
 }
