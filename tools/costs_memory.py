@@ -59,7 +59,8 @@ def memory(
         return
     rows = [[name, *_both(count), f"{100 * count / chip.memory_bytes:.1f}"] for name, count in [*parts.items(), ("in all", total)]]
     print_table(("on each device", "GiB", "GB", f"% of {device}"), rows, meant.remark(),
-                f"ZeRO-{zero} over {devices} device{'s' if devices > 1 else ''}; a micro-batch of {sequences} x {tokens:,} tokens, checkpointing {checkpointing}.",
+                f"ZeRO-{zero} over {devices} device{'s' if devices > 1 else ''}; "
+                f"a micro-batch of {sequences} x {tokens:,} tokens, checkpointing {checkpointing}.",
                 _room(chip.memory_bytes - total, device), f"Left out: {MEMORY_LEFT_OUT}. Activations are those of a GPT layer "
                 "(Korthikanti et al. 2022): gated and grouped layers keep about as much, not exactly that.")
 
