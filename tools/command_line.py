@@ -17,6 +17,7 @@ from oracles.properties.signatures import SIGNATURES
 from oracles.properties.stateful_names import STATEFUL_NAMES
 
 from .costs_commands import costs_app
+from .golden_commands import golden_app
 from .gpu_commands import gpu_app
 from .grading_commands import grade_command
 from .rendering import console, report_view
@@ -31,6 +32,7 @@ app = typer.Typer(name="oracles", no_args_is_help=True, add_completion=False, ri
                   help="Give it a kernel, and it tells you, with evidence, whether the kernel computes what it claims to.")  # fmt: skip
 
 app.add_typer(gpu_app, name="gpu")
+app.add_typer(golden_app, name="golden")
 app.add_typer(costs_app, name="costs")
 app.command("grade")(grade_command)
 KNOWN = (*SIGNATURES, *STATEFUL_NAMES)
