@@ -121,20 +121,21 @@ def grade(folders: Sequence[Path], operations: Sequence[str] = (), *, golden: Pa
     """
     if not any(folder.is_dir() for folder in folders):
         raise UsageError(f"DIR: got {', '.join(map(str, folders)) or 'none'}; want a folder with answers/, made by `oracles golden export`")
+    there = operations_there(golden)
     for name in operations:
-        if name not in operations_there(golden):
-            raise UsageError(f"--operation: got {name!r}; want some of {', '.join(operations_there(golden))}")
+        if name not in there:
+            raise UsageError(f"--operation: got {name!r}; want some of {', '.join(there)}")
     grades = [Grade(name) for name in _names(folders)]
     said = [_declaration(folder, one, declaration) for folder, one in zip(folders, grades)]
     asked = list(questions(golden, operations))
-    known = [question.file for question in questions(golden)] if operations else [question.file for question in asked]
+    others = set(there) - {question.case.operation for question in asked}
     for number, question in enumerate(asked):
         measures: dict[Any, dict[str, Measure]] = {}
         for i, (folder, one) in enumerate(zip(folders, grades)):
             one.criteria.append(_criterion(folder, question, said[i], measures, one.flags))
             progress(number * len(folders) + i + 1, len(asked) * len(folders))
     for folder, one in zip(folders, grades):
-        one.flags += surplus(folder, known)
+        one.flags += surplus(folder, [question.file for question in asked], others)
     return grades
 
 

@@ -8,7 +8,7 @@ import math
 import os
 import stat
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -155,18 +155,18 @@ def _conventions(given: Any) -> dict[str, str]:
     return given
 
 
-def surplus(root: Path, known: Iterable[str]) -> Iterator[str]:
-    """A flag with the files below `answers` that answer no case, as far as they fit."""
+def surplus(root: Path, known: Iterable[str], others: Collection[str]) -> Iterator[str]:
+    """A flag with the files below `answers` that answer no case, as far as they fit; `others` are operations not judged this time."""
     if (root / ANSWERS).is_symlink() or not (root / ANSWERS).is_dir():
         return
     names = set(known)
-    found = [file for file in itertools.islice(_files(root), MOST_FILES) if file not in names]
+    found = [file for file in itertools.islice(_files(root), MOST_FILES) if file not in names and file.partition("/")[0] not in others]
     if found:
         more = f" and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
         yield f"files that answer nothing: {', '.join(shown(name) for name in sorted(found)[:MOST_SHOWN])}{more}"
 
 
 def _files(root: Path) -> Iterator[str]:
-    for place, _, files in os.walk(root / ANSWERS):                             # which follows no links
-        for file in files:
-            yield (Path(place) / file).relative_to(root / ANSWERS).as_posix()
+    for place, folders, files in os.walk(root / ANSWERS):                       # which follows no links
+        for name in [*files, *(folder for folder in folders if (Path(place) / folder).is_symlink())]:
+            yield (Path(place) / name).relative_to(root / ANSWERS).as_posix()
