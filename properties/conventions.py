@@ -85,6 +85,10 @@ CONVENTIONS: dict[str, Convention] = {
     "argmax_ties": Convention(
         ("lowest", "any"), "of equal largest logits, temperature 0 takes the lowest index, or it is left open", ("filter_probabilities",)
     ),
+    "all_ignored": Convention(
+        ("zero", "nan"), "the mean over no target, all of them being ignored or of weight 0: 0, or NaN",
+        ("cross_entropy", "vocab_parallel_cross_entropy", "distillation_loss"),
+    ),
 }  # fmt: skip
 
 

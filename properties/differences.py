@@ -141,6 +141,33 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("nothing left of a residual", "A draw from the target: here. NaN in Hugging Face's quotient by a sum of 0."),
     ),
     "tree_positions": (("position of a node", "Its depth: here, EAGLE, SGLang. Its index in the tree: a fault (lablup/mlxcel#1214)."),),
+    "next_token_targets": (
+        ("who shifts", "The targets, once, and the loss not at all: here, torchtune, Megatron-LM. The loss itself: Hugging Face models, "
+         "whose labels are the tokens as they stand."),
+        ("the number for ignored", "-100: here, PyTorch, Hugging Face. A mask beside the labels: Megatron-LM."),
+    ),
+    "cross_entropy": (
+        ("the mean over no target", "0: here, Liger, tinygrad. NaN: PyTorch, ONNX Runtime. Declared all_ignored."),
+        ("the mean with weights", "Divided by the weights of the targets that count, not by their number: here, PyTorch."),
+        ("a logit of -inf", "A class of probability 0, which costs nothing unless it is wanted: here, PyTorch. NaN in optax's one-hot form, "
+         "0 times infinity."),
+    ),
+    "cross_entropy_backward": (
+        ("dloss", "One number, or one a row: here. Megatron-LM and Liger scale the logits' memory in place, so that a second backward pass "
+         "reads what the first left."),
+    ),
+    "vocab_parallel_cross_entropy": (
+        ("the smoothing term", "Over the whole vocabulary: here. Over each rank's own part: Megatron-LM before NVIDIA/Megatron-LM#737."),
+        ("label smoothing of e", "(1 - e) for the label and e / V for every class: here, PyTorch. e V / (V - 1) in Megatron-LM and NeMo, "
+         "which spread e over the other classes."),
+    ),
+    "distillation_loss": (
+        ("beta of the mixture", "The teacher's share: here, the paper, TRL since huggingface/trl#3043. The student's: TRL before."),
+        ("beta 0 and 1", "The two divergences: here, TRL. The formula, which is 0 there: implementations without a special case."),
+        ("the mean", "Over rows, the sum over classes: here, and batchmean in PyTorch. Over rows and classes, V times too small: reduction "
+         "mean of PyTorch's KLDivLoss (HikariTJU/LD#74)."),
+        ("T^2", "On the soft term, so that gradients keep their size: here, Hinton et al."),
+    ),
     "mtp_loss": (
         ("which token head 1 is scored on", "The next one, head 1 being the main head: here, Gloeckle et al. 2024. The one after it, the "
          "main head apart: DeepSeek-V3, Megatron-LM."),

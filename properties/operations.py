@@ -5,6 +5,13 @@ from __future__ import annotations
 from .attention import ATTENTION, ATTENTION_BACKWARD, ATTENTION_PACKED, ATTENTION_PACKED_BACKWARD
 from .declaration import UsageError
 from .kv_cache import PADDED_POSITIONS, WRITE_KV
+from .losses import (
+    CROSS_ENTROPY,
+    CROSS_ENTROPY_BACKWARD,
+    DISTILLATION_LOSS,
+    NEXT_TOKEN_TARGETS,
+    VOCAB_PARALLEL_CROSS_ENTROPY,
+)
 from .mla import MLA_ATTENTION
 from .mtp import MTP_LOSS
 from .operation import Operation
@@ -33,6 +40,11 @@ OPERATIONS: tuple[Operation, ...] = (
     SPECULATIVE_VERIFY,
     TREE_POSITIONS,
     MTP_LOSS,
+    NEXT_TOKEN_TARGETS,
+    CROSS_ENTROPY,
+    CROSS_ENTROPY_BACKWARD,
+    VOCAB_PARALLEL_CROSS_ENTROPY,
+    DISTILLATION_LOSS,
 )
 
 

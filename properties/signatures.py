@@ -36,6 +36,7 @@ class Signature:
 _ATTENTION_OPTIONS = (
     "causal", "window", "scale", "softcap", "bias", "mask", "kv_lengths", "sinks", "alibi_slopes", "dropout_mask", "dropout_p",
 )  # fmt: skip
+_REDUCTION = {"reduction": ("mean", "sum", "none")}
 _PACKED_OPTIONS = ("causal", "window", "scale", "softcap")
 
 SIGNATURES: dict[str, Signature] = {
@@ -72,4 +73,17 @@ SIGNATURES: dict[str, Signature] = {
     ),
     "tree_positions": Signature(("parents",), ("n_past",), ("positions",), integers=("positions",)),
     "mtp_loss": Signature(("logits", "tokens"), ("weights", "segments", "ignore_index"), ("loss",)),
+    "next_token_targets": Signature(("tokens",), ("prompt_lengths", "segments", "ignore_index"), ("targets",), integers=("targets",)),
+    "cross_entropy": Signature(
+        ("logits", "targets"), ("weights", "ignore_index", "label_smoothing", "z_loss", "reduction"), ("loss",), choices=_REDUCTION),
+    "cross_entropy_backward": Signature(
+        ("logits", "targets", "dloss"), ("weights", "ignore_index", "label_smoothing", "z_loss", "reduction"), ("dlogits",),
+        choices=_REDUCTION,
+    ),
+    "vocab_parallel_cross_entropy": Signature(
+        ("shards", "targets"), ("ignore_index", "label_smoothing", "z_loss", "reduction"), ("loss",), choices=_REDUCTION),
+    "distillation_loss": Signature(
+        ("student", "teacher", "targets"), ("temperature", "alpha", "divergence", "beta", "ignore_index"), ("loss",),
+        choices={"divergence": ("forward_kl", "reverse_kl", "jsd")},
+    ),
 }  # fmt: skip

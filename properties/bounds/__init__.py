@@ -3,6 +3,13 @@
 from .attention import attention_bound, attention_packed_bound
 from .attention_backward import attention_backward_bound, attention_packed_backward_bound
 from .kv_cache import padded_positions_bound, write_kv_bound
+from .losses import (
+    cross_entropy_backward_bound,
+    cross_entropy_bound,
+    distillation_loss_bound,
+    next_token_targets_bound,
+    vocab_parallel_cross_entropy_bound,
+)
 from .merge import merge_attention_bound
 from .mla import mla_attention_bound
 from .mtp import mtp_loss_bound
@@ -18,11 +25,15 @@ __all__ = [
     "attention_bound",
     "attention_packed_backward_bound",
     "attention_packed_bound",
+    "cross_entropy_backward_bound",
+    "cross_entropy_bound",
+    "distillation_loss_bound",
     "filter_probabilities_bound",
     "log_sum_exp_bound",
     "merge_attention_bound",
     "mla_attention_bound",
     "mtp_loss_bound",
+    "next_token_targets_bound",
     "padded_positions_bound",
     "paged_attention_bound",
     "rope_bound",
@@ -30,5 +41,6 @@ __all__ = [
     "softmax_bound",
     "speculative_verify_bound",
     "tree_positions_bound",
+    "vocab_parallel_cross_entropy_bound",
     "write_kv_bound",
 ]

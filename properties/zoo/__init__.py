@@ -35,6 +35,9 @@ ZOO_MODULES: dict[str, tuple[str, ...]] = {
     "mtp": ("mtp",),
     "variants_sampling": ("sampling",),
     "variants_speculative": ("speculative", "mtp"),
+    "loss": ("loss",),
+    "distillation": ("distillation",),
+    "variants_losses": ("loss", "distillation"),
 }
 
 __all__ = ["ZOO_MODULES"]
