@@ -89,6 +89,24 @@ CONVENTIONS: dict[str, Convention] = {
         ("zero", "nan"), "the mean over no target, all of them being ignored or of weight 0: 0, or NaN",
         ("cross_entropy", "vocab_parallel_cross_entropy", "distillation_loss"),
     ),
+    "code_ties": Convention(
+        ("even", "even_with_zero", "away", "any"), "x / scale half way between two codes: rounded to even before the zero point is added, or "
+        "with it, or away from 0, or left open", ("quantize",),
+    ),
+    "symmetric_codes": Convention(
+        ("narrow", "full"), "symmetric codes reach from -(2^(bits-1) - 1), or from -2^(bits-1), one more than on the other side", ("quantize",)
+    ),
+    "scale_of_codes": Convention(
+        ("stored", "unstored"), "codes are made with the scale as it is returned, or before it was rounded to the format it is returned in",
+        ("quantize",),
+    ),
+    "pruned_count": Convention(
+        ("floor", "nearest"), "of n weights floor(sparsity n) go, or the nearest whole number", ("prune_magnitude",)
+    ),
+    "pruned_ties": Convention(
+        ("lowest", "any"), "of equal magnitudes at the border the lowest indices go (of two in four: stay), or it is left open",
+        ("prune_magnitude", "prune_2_4"),
+    ),
 }  # fmt: skip
 
 

@@ -16,6 +16,8 @@ from .mla import MLA_ATTENTION
 from .mtp import MTP_LOSS
 from .operation import Operation
 from .paged_attention import PAGED_ATTENTION
+from .pruning import GRADUAL_MASKS, PRUNE_2_4, PRUNE_MAGNITUDE
+from .quantization import DEQUANTIZE, DEQUANTIZE_BLOCKWISE, QUANTIZE, QUANTIZED_MATMUL
 from .rope import ROPE
 from .sampling import APPLY_PENALTIES, FILTER_PROBABILITIES, SAMPLE
 from .softmax import LOG_SUM_EXP, MERGE_ATTENTION, SOFTMAX
@@ -45,6 +47,13 @@ OPERATIONS: tuple[Operation, ...] = (
     CROSS_ENTROPY_BACKWARD,
     VOCAB_PARALLEL_CROSS_ENTROPY,
     DISTILLATION_LOSS,
+    QUANTIZE,
+    DEQUANTIZE,
+    QUANTIZED_MATMUL,
+    DEQUANTIZE_BLOCKWISE,
+    PRUNE_MAGNITUDE,
+    PRUNE_2_4,
+    GRADUAL_MASKS,
 )
 
 

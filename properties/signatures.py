@@ -86,4 +86,18 @@ SIGNATURES: dict[str, Signature] = {
         ("student", "teacher", "targets"), ("temperature", "alpha", "divergence", "beta", "ignore_index"), ("loss",),
         choices={"divergence": ("forward_kl", "reverse_kl", "jsd")},
     ),
+    "quantize": Signature(
+        ("x",), ("bits", "axis", "group", "symmetric", "scale", "zero"), ("q", "scale", "zero"), integers=("q", "zero"),
+        choices={"bits": ("8", "4", "2")}, kinds={"symmetric": ("yes", "no")},
+    ),
+    "dequantize": Signature(("q", "scale", "zero"), ("axis", "group"), ("out",)),
+    "quantized_matmul": Signature(("x", "q", "scale"), ("x_scale", "bias"), ("out",)),
+    "dequantize_blockwise": Signature(("codes", "absmax"), ("block", "codebook", "absmax_scale", "absmax_offset"), ("out",)),
+    "prune_magnitude": Signature(
+        ("weights",), ("sparsity", "scope", "rule"), ("masks",), booleans=("masks",), choices={"scope": ("layer", "global")}
+    ),
+    "prune_2_4": Signature(("w",), ("axis",), ("mask",), booleans=("mask",)),
+    "gradual_masks": Signature(
+        ("history",), ("sparsities", "scope"), ("masks",), booleans=("masks",), choices={"scope": ("layer", "global")}
+    ),
 }  # fmt: skip

@@ -14,6 +14,8 @@ from .merge import merge_attention_bound
 from .mla import mla_attention_bound
 from .mtp import mtp_loss_bound
 from .paged_attention import paged_attention_bound
+from .pruning import gradual_masks_bound, prune_2_4_bound, prune_magnitude_bound
+from .quantization import dequantize_blockwise_bound, dequantize_bound, quantize_bound, quantized_matmul_bound
 from .rope import rope_bound
 from .sampling import apply_penalties_bound, filter_probabilities_bound, sample_bound
 from .softmax import log_sum_exp_bound, softmax_bound
@@ -27,8 +29,11 @@ __all__ = [
     "attention_packed_bound",
     "cross_entropy_backward_bound",
     "cross_entropy_bound",
+    "dequantize_blockwise_bound",
+    "dequantize_bound",
     "distillation_loss_bound",
     "filter_probabilities_bound",
+    "gradual_masks_bound",
     "log_sum_exp_bound",
     "merge_attention_bound",
     "mla_attention_bound",
@@ -36,6 +41,10 @@ __all__ = [
     "next_token_targets_bound",
     "padded_positions_bound",
     "paged_attention_bound",
+    "prune_2_4_bound",
+    "prune_magnitude_bound",
+    "quantize_bound",
+    "quantized_matmul_bound",
     "rope_bound",
     "sample_bound",
     "softmax_bound",
