@@ -1,0 +1,51 @@
+"""The zoo of losses and distillation: its reports have mutants that die by a law, and its legal variants are accused by none."""
+
+from __future__ import annotations
+
+import pytest
+
+from oracles.properties.zoo import distillation, keeper, loss, variants_losses
+from oracles.properties.zoo.specimen import Specimen, specimens_in
+
+IDS = {
+    "loss": (
+        "vocab-parallel-label-smoothing-local-mean", "ignore-index-used-as-class-index", "gathered-logits-treated-as-shard",
+        "loss-mask-off-by-one-first-answer-token", "unshifted-targets", "packed-label-shift-crosses-documents",
+    ),
+    "distillation": (
+        "kd-mixture-weights-swapped", "kd-kl-averaged-over-classes", "kd-log-of-log-or-missing-log", "kd-teacher-compared-with-itself",
+    ),
+}  # fmt: skip
+MUTANTS = [s for module in (loss, distillation) for s in specimens_in(module)]
+VARIANTS = list(specimens_in(variants_losses))
+each_mutant = pytest.mark.parametrize("specimen", MUTANTS, ids=[s.id for s in MUTANTS])
+
+
+@pytest.mark.parametrize("family", IDS)
+def test_every_report_of_a_family_has_one_mutant(family: str) -> None:
+    assert sorted(s.id for s in MUTANTS if s.family == family) == sorted(IDS[family])
+
+
+@each_mutant
+def test_it_differs_on_its_own_trigger(specimen: Specimen) -> None:
+    assert keeper.why_invalid(specimen) == ""
+    assert specimen.fault.endswith(".")
+    assert all(address.startswith("https://github.com/") for address in specimen.source.split())
+
+
+@each_mutant
+def test_designed_cases_alone_kill_it(specimen: Specimen) -> None:
+    fate = keeper.fate_of(specimen, budget="quick")
+    assert (fate.status, fate.reason if fate.status != "killed" else "") == ("killed", "")
+
+
+def test_there_are_legal_variants_of_every_operation() -> None:
+    assert len(VARIANTS) >= 12
+    assert {s.kind for s in VARIANTS} == {"variant"}
+    assert {s.operation for s in VARIANTS} == {s.operation for s in MUTANTS} | {"cross_entropy_backward"}
+
+
+@pytest.mark.parametrize("specimen", VARIANTS, ids=[s.id for s in VARIANTS])
+def test_no_law_accuses_it(specimen: Specimen) -> None:
+    fate = keeper.fate_of(specimen, budget="quick")
+    assert (fate.status, fate.law, fate.reason) == ("lives", "", "")
