@@ -34,7 +34,14 @@ OWN_KERNELS: dict[str, tuple[tuple[str, str], ...]] = {
         ("attention_packed_backward", "flash_attention_backward:flash_attention_packed_backward"),
     ),
     "matmul_bf16.cu": (("matmul_bf16", "matmul_bf16:matmul_bf16"),),
+    "rope.cu": (("rope", "rope:rope"),),
+    "write_kv.cu": (("write_kv", "kv_cache:write_kv"),),
+    "paged_decode.cu": (("paged_attention", "paged_attention:paged_attention"),),
+    "mla_decode.cu": (("mla_attention", "mla:mla_attention_absorbed"),),
+    "sampling.cu": (("filter_probabilities", "sampling:filter_probabilities"), ("sample", "sampling:sample")),
+    "speculative_verify.cu": (("speculative_verify", "speculative:speculative_verify"),),
 }
+IN_PLACE = {"write_kv": ("k_cache", "v_cache")}
 GPU_FORMATS = ("float32", "float16", "bfloat16")
 MOST_ELEMENTS = 60_000                                                          # of the arrays of a case: check mode is slow
 
@@ -95,7 +102,7 @@ def _own(operation: str, port: str, folder: Path, seed: int | None) -> tuple[Cal
     checked.__name__ = name
     if operation == "matmul_bf16":
         return checked, None
-    return checked, declaration_of(subject(operation, dtypes=GPU_FORMATS)(checked), operation)
+    return checked, declaration_of(subject(operation, dtypes=GPU_FORMATS, in_place=IN_PLACE.get(operation, ()))(checked), operation)
 
 
 def _run(title: str, jobs: Sequence[tuple[str, Callable[..., Any], Any]], most: int) -> RaceReport:

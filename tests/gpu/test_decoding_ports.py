@@ -22,6 +22,7 @@ from oracles.gpu.launching import Backend
 from oracles.gpu.sampling import filter_probabilities, sample
 from oracles.gpu.speculative import speculative_verify
 from oracles.properties import Arithmetic, bounds, check
+from oracles.properties.conventions import declared
 
 pytestmark = pytest.mark.gpu
 
@@ -52,7 +53,8 @@ def test_long_rows_are_filtered_within_their_bound(dtype: str, options: dict[str
     z = (np.rint(z * 64) / 64).astype(DTYPES[dtype])                            # 4 equal logits at a time, more in 16 bits
     got = filter_probabilities(z, **options, backend=BACKEND)
     exact = reference.filter_probabilities(z, **options)
-    bound = bounds.filter_probabilities_bound(Arithmetic().resolve(dtype), z, **options)["probabilities"]
+    contract = declared({}, "filter_probabilities")
+    bound = bounds.filter_probabilities_bound(Arithmetic().resolve(dtype), z, **options, conventions=contract)["probabilities"]
     assert got.dtype == DTYPES[dtype]
     assert (np.abs(got.astype(np.float64) - exact) <= bound).all()
     if "top_p" not in options and "min_p" not in options:                       # ranks alone: no rounding opens a decision

@@ -26,6 +26,7 @@ from oracles.gpu.paged_attention import paged_attention
 from oracles.gpu.rope import rope
 from oracles.gpu.sampling import filter_probabilities, sample
 from oracles.gpu.speculative import speculative_verify
+from oracles.tools.race_check import OWN_KERNELS
 
 pytestmark = pytest.mark.gpu
 
@@ -162,6 +163,10 @@ RACES = [
     planted("write_kv.cu", " || owner[slot] != t", "", "write_kv"),
     planted("sampling.cu", "atomicAdd(&bins[own >> low & 255], w)", "bins[own >> low & 255] += w", "filter"),
 ]
+
+
+def test_every_kernel_of_ours_is_known_to_the_race_check() -> None:
+    assert {path.name for path in KERNELS.glob("*.cu")} == set(OWN_KERNELS)
 
 
 def test_there_are_barriers_to_drop() -> None:
