@@ -173,4 +173,25 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
          "main head apart: DeepSeek-V3, Megatron-LM."),
         ("weights", "One a head, 1 where none are given: here. One lambda over the number of heads: DeepSeek-V3."),
     ),
+    "kv_bytes": (
+        ("heads that are charged", "Key and value heads: here, vLLM. Query heads: faults of several calculators (jranaraki/vllm-fit#2)."),
+        ("a head size the config names", "Taken: here, vLLM. Hidden size over heads: a fault (LMCache/LMCache#2248)."),
+        ("windowed layers", "Their window: here, and caches that drop what is hidden. The whole context: caches that keep everything."),
+    ),
+    "training_bytes": (
+        ("gradients at stage 2", "16 bits, by default: here. 16 and a float32 copy: DeepSpeed's estimate, 18 N / R beside 2 N; "
+         "optimizer_bytes=16 says so."),
+        ("what stage 2 divides", "Gradients and optimizer states: here, the paper. The weights too: a fault (deepspeedai/DeepSpeed#5099)."),
+    ),
+    "model_flops": (
+        ("causal attention", "The pairs there are, n (n + 1) / 2: here, verl since verl-project/verl#4959. "
+         "All n^2: PaLM's appendix, Megatron-LM."),
+        ("the table of the input", "Looked up: here, Kaplan et al. "
+         "Charged as a product: 6 N with all parameters (tenstorrent/tt-metal#50114)."),
+    ),
+    "token_accuracy": (
+        ("labels", "The token after the prediction: here, and where the library shifts. "
+         "The token at it: callers who shift, and those who forgot."),
+        ("equal logits", "The first: here, NumPy. Any: torch.argmax."),
+    ),
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .attention import ATTENTION, ATTENTION_BACKWARD, ATTENTION_PACKED, ATTENTION_PACKED_BACKWARD
+from .costs import KV_BYTES, MODEL_FLOPS, TOKEN_ACCURACY, TRAINING_BYTES
 from .declaration import UsageError
 from .kv_cache import PADDED_POSITIONS, WRITE_KV
 from .losses import (
@@ -42,6 +43,10 @@ OPERATIONS: tuple[Operation, ...] = (
     SPECULATIVE_VERIFY,
     TREE_POSITIONS,
     MTP_LOSS,
+    KV_BYTES,
+    TRAINING_BYTES,
+    MODEL_FLOPS,
+    TOKEN_ACCURACY,
     NEXT_TOKEN_TARGETS,
     CROSS_ENTROPY,
     CROSS_ENTROPY_BACKWARD,

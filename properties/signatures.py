@@ -73,6 +73,14 @@ SIGNATURES: dict[str, Signature] = {
     ),
     "tree_positions": Signature(("parents",), ("n_past",), ("positions",), integers=("positions",)),
     "mtp_loss": Signature(("logits", "tokens"), ("weights", "segments", "ignore_index"), ("loss",)),
+    "kv_bytes": Signature(("lengths",), ("config", "element_bits"), ("bytes",), integers=("bytes",)),
+    "training_bytes": Signature(
+        ("parameters",), ("stage", "world", "weight_bytes", "gradient_bytes", "optimizer_bytes"), ("bytes",), integers=("bytes",)
+    ),
+    "model_flops": Signature(
+        ("lengths",), ("config", "pairs", "backward"), ("flops",), integers=("flops",), choices={"pairs": ("causal", "all")}
+    ),
+    "token_accuracy": Signature(("logits", "tokens"), ("ignore_index",), ("right", "counted"), integers=("right", "counted")),
     "next_token_targets": Signature(("tokens",), ("prompt_lengths", "segments", "ignore_index"), ("targets",), integers=("targets",)),
     "cross_entropy": Signature(
         ("logits", "targets"), ("weights", "ignore_index", "label_smoothing", "z_loss", "reduction"), ("loss",), choices=_REDUCTION),

@@ -33,7 +33,7 @@ def scaling(
     meant, chip = chosen(model, config), accelerator(device)
     count = meant.parameters
     data = float(tokens) if tokens is not None else reference.chinchilla_tokens(count.active)
-    per_sequence = int(reference.model_flops(sequence, config=meant.config, causal=True, backward=True))
+    per_sequence = int(reference.model_flops(sequence, config=meant.config, pairs="causal", backward=True))
     flops = per_sequence / sequence * data
     bubble = reference.pipeline_bubble(stages, microbatches)
     seconds = flops / (chip.flops_per_second * utilisation * float(1 - bubble))

@@ -145,7 +145,7 @@ def serve(
 
 def _load(meant: Chosen, chip: Device, devices: int, prompt: int, output: int, rate: float, share: float, context: int,
           weight_bits: int, kv_bits: int) -> dict[str, float]:
-    flops = int(reference.model_flops(prompt, config=meant.config, causal=True))
+    flops = int(reference.model_flops(prompt, config=meant.config, pairs="causal"))
     prefill = flops / (share * devices * chip.flops_per_second)
     held, weights = int(reference.kv_bytes(context, config=meant.config, element_bits=kv_bits)), meant.weight_bytes(weight_bits)
     bandwidth = devices * chip.bytes_per_second

@@ -2,6 +2,7 @@
 
 from .attention import attention_bound, attention_packed_bound
 from .attention_backward import attention_backward_bound, attention_packed_backward_bound
+from .costs import kv_bytes_bound, model_flops_bound, token_accuracy_bound, training_bytes_bound
 from .kv_cache import padded_positions_bound, write_kv_bound
 from .losses import (
     cross_entropy_backward_bound,
@@ -34,9 +35,11 @@ __all__ = [
     "distillation_loss_bound",
     "filter_probabilities_bound",
     "gradual_masks_bound",
+    "kv_bytes_bound",
     "log_sum_exp_bound",
     "merge_attention_bound",
     "mla_attention_bound",
+    "model_flops_bound",
     "mtp_loss_bound",
     "next_token_targets_bound",
     "padded_positions_bound",
@@ -49,6 +52,8 @@ __all__ = [
     "sample_bound",
     "softmax_bound",
     "speculative_verify_bound",
+    "token_accuracy_bound",
+    "training_bytes_bound",
     "tree_positions_bound",
     "vocab_parallel_cross_entropy_bound",
     "write_kv_bound",

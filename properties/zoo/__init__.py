@@ -35,6 +35,8 @@ ZOO_MODULES: dict[str, tuple[str, ...]] = {
     "mtp": ("mtp",),
     "variants_sampling": ("sampling",),
     "variants_speculative": ("speculative", "mtp"),
+    "metrics": ("metrics",),
+    "variants_metrics": ("metrics",),
     "loss": ("loss",),
     "distillation": ("distillation",),
     "variants_losses": ("loss", "distillation"),
