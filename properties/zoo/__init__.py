@@ -40,6 +40,9 @@ ZOO_MODULES: dict[str, tuple[str, ...]] = {
     "loss": ("loss",),
     "distillation": ("distillation",),
     "variants_losses": ("loss", "distillation"),
+    "quantization": ("quantization",),
+    "pruning": ("pruning",),
+    "variants_quantization": ("quantization", "pruning"),
 }
 
 __all__ = ["ZOO_MODULES"]
