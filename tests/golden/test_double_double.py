@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -150,3 +151,8 @@ def test_a_split_of_too_many_bits_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(double_double, "_SPLITTER", 2.0**24 + 1.0)
     with pytest.raises(AssertionError):
         test_arithmetic_is_within_its_bound("multiply")
+
+
+def test_the_example_of_the_docstring_runs() -> None:
+    ended = doctest.testmod(double_double)
+    assert (ended.failed, ended.attempted) == (0, 2)
