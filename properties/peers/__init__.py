@@ -85,4 +85,5 @@ PEER_MODULES: dict[str, str] = {
     "torch_multinomial_16bit": "decoding",
     "torch_categorical": "decoding",
     "vllm_pool": "vllm_allocator",
+    "sglang_radix": "sglang_allocator",
 }
