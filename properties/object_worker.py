@@ -18,12 +18,13 @@ from .stateful_operation import walked
 
 def main(arguments: list[str]) -> None:
     """Load the subject, say what it can, then make calls until the pipe closes."""
-    from .objects import abilities_of, factory_named
+    from .objects import abilities_of, factory_named, version_of
 
     reading, writing, spec, operation = int(arguments[0]), int(arguments[1]), arguments[2], arguments[3]
     try:
         factory = walked(factory_named(spec, operation), arguments[6])
         abilities = abilities_of(factory, from_json(json.loads(arguments[4])), json.loads(arguments[5]))
+        version = version_of(spec)
     except UsageError as error:
         wire.send(writing, "unusable", {}, {"message": str(error)})
         return
@@ -31,7 +32,7 @@ def main(arguments: list[str]) -> None:
         text = "".join(traceback.format_exception(error)[-3:])
         wire.send(writing, "unusable", {}, {"message": f"SUBJECT: {spec} fails on import: {type(error).__name__}: {error}\n{text}"})
         return
-    wire.send(writing, "ready", {}, {"abilities": json.dumps(sorted(abilities))})
+    wire.send(writing, "ready", {}, {"abilities": json.dumps(sorted(abilities)), "version": version})
     target: Any = None
     while True:
         try:

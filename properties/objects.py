@@ -20,11 +20,13 @@ class ObjectSubject(Protocol):
 
     name, spec   for people; the text that names it for a later process, or None
     abilities    methods it has, and optional arguments they take
+    version      the libraries behind a peer and their versions, or ""
     """
 
     name: str
     spec: str | None
     abilities: frozenset[str]
+    version: str
 
     def speak(self, calls: list[Call]) -> list[Answer]:
         """Make calls in order; `NEW` makes another object. The list ends with the call of which the process died or hung."""
@@ -36,7 +38,7 @@ class ObjectInProcess:
     """A class or factory called in this process."""
 
     def __init__(self, factory: Callable[..., Any], operation: StatefulOperation, spec: str | None = None) -> None:
-        self.factory, self.spec = factory, spec
+        self.factory, self.spec, self.version = factory, spec, version_of(spec or "")
         self.name: str = spec or getattr(factory, "__name__", None) or type(factory).__name__
         self._object: Any = None
         self._held = operation.held(factory)
@@ -64,7 +66,8 @@ class ObjectInWorker:
         self.spec: str | None = spec
         arguments = [spec, operation.name, json.dumps(to_json(operation.sample)), json.dumps(_wanted(operation)), operation.walker_name]
         self._worker = WorkerProcess("oracles.properties.object_worker", spec, arguments, seconds=seconds)
-        self.abilities = frozenset(json.loads(self._worker.start()["abilities"]))
+        ready = self._worker.start()
+        self.abilities, self.version = frozenset(json.loads(ready["abilities"])), ready["version"]
         must_have(self.abilities, operation, spec)
 
     def speak(self, calls: list[Call]) -> list[Answer]:
@@ -104,17 +107,32 @@ def factory_named(spec: str, operation: str) -> Callable[..., Any]:
     if not spec.startswith("peers:"):
         found: Callable[..., Any] = named_object(spec)
         return found
-    from .peers import PEER_MODULES
-
-    name = spec.removeprefix("peers:")
-    if name not in PEER_MODULES:
-        raise UsageError(f"SUBJECT: got peers:{name}; want one of {', '.join('peers:' + peer for peer in PEER_MODULES)}")
-    module: Any = __import__(f"{PEERS}.{PEER_MODULES[name]}", fromlist=["objects"])
+    name, module = _peer(spec)
     factories = module.objects(name) if hasattr(module, "objects") else {}
     if operation not in factories:
         raise UsageError(f"SUBJECT: peers:{name} has no {operation}")
     factory: Callable[..., Any] = factories[operation]
     return factory
+
+
+def version_of(spec: str) -> str:
+    """The libraries behind `peers:name` and their versions; "" for any other text."""
+    if not spec.startswith("peers:"):
+        return ""
+    from .peers.installed import versions_text
+
+    name, module = _peer(spec)
+    return versions_text(module.library_versions(name))
+
+
+def _peer(spec: str) -> tuple[str, Any]:
+    """The name of a peer and the module that declares it."""
+    from .peers import PEER_MODULES
+
+    name = spec.removeprefix("peers:")
+    if name not in PEER_MODULES:
+        raise UsageError(f"SUBJECT: got peers:{name}; want one of {', '.join('peers:' + peer for peer in PEER_MODULES)}")
+    return name, __import__(f"{PEERS}.{PEER_MODULES[name]}", fromlist=["objects"])
 
 
 def abilities_of(factory: Callable[..., Any], sample: Call, wanted: Iterable[str]) -> frozenset[str]:

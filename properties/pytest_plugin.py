@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("oracles", "hold kernels to the laws of their operations")
     group.addoption("--oracles-subject", action="append", default=[], metavar="SUBJECT",
-                    help="a subject, as in `oracles check`: file.py:function, module:function, peers:name, cmd:PROGRAM; repeatable")
+                    help="a subject, as in `oracles check`: file.py:function, module:class, peers:name, cmd:PROGRAM; repeatable")
     group.addoption("--oracles-operation", default=None, metavar="OPERATION",
                     help="its operation, where it neither declares one nor bears the name of one")
     group.addoption("--oracles-budget", default="default", metavar="BUDGET", help="random cases: a number, quick, default or full")
@@ -24,23 +24,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     for spec in config.getoption("--oracles-subject"):
         from .declaration import UsageError
-        from .operations import operation_named
+        from .pytest_suite import law_names
 
         try:
-            operation = operation_named(config.getoption("--oracles-operation") or _operation_of(spec))
+            operation = config.getoption("--oracles-operation") or _operation_of(spec)
+            laws = law_names(operation)
         except UsageError as error:
             raise pytest.UsageError(f"--oracles-subject {spec}: {error}; name it with --oracles-operation") from None
-        run = _Run(operation.name, spec, config)
-        items.extend(_LawItem.from_parent(session, name=f"{spec}[{law.name}]", run=run, law=law.name) for law in operation.laws)
+        run = _Run(operation, spec, config)
+        items.extend(_LawItem.from_parent(session, name=f"{spec}[{law}]", run=run, law=law) for law in laws)
 
 
 def _operation_of(spec: str) -> str:
     """The operation whose name a subject bears, or which it declares."""
     from .signatures import SIGNATURES
+    from .stateful_names import STATEFUL_NAMES
     from .subjects import open_subject
 
     name = spec.rpartition(":")[2]
-    if name in SIGNATURES:
+    if name in (*SIGNATURES, *STATEFUL_NAMES):
         return name
     opened = open_subject(spec, None)
     opened.close()

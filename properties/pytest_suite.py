@@ -8,13 +8,15 @@ from typing import Any
 
 from .operations import operation_named
 from .report import HELD, NOT_COVERED, Report, Verdict
+from .stateful_names import STATEFUL_NAMES
 
 
 def suite(operation: str, subject: str | Callable[..., Any], **options: Any) -> Callable[[str], None]:
     """A parametrized test function: one test a law. Write `test_attention = suite("attention", my_attention)` in a test file.
 
-    options are those of `check`. The checker runs once, when the first of the tests does. A law that is not covered is a skip
-    that says why; a broken law fails with the place, the case, and where the counterexample lies.
+    subject is what `check` takes: for an object such as "block_allocator" a class or factory. options are those of `check`. The
+    checker runs once, when the first of the tests does. A law that is not covered is a skip that says why; a broken law fails with
+    the place, the case, and where the counterexample lies.
     """
     import pytest
 
@@ -24,11 +26,20 @@ def suite(operation: str, subject: str | Callable[..., Any], **options: Any) -> 
 
         return check(operation, subject, **{"failures": "failures", **options})
 
-    @pytest.mark.parametrize("law", [law.name for law in operation_named(operation).laws])
+    @pytest.mark.parametrize("law", law_names(operation))
     def test(law: str) -> None:
         conclude(next(verdict for verdict in report().verdicts if verdict.law == law))
 
     return test
+
+
+def law_names(operation: str) -> list[str]:
+    """The laws of an operation, function or object. Raises UsageError listing the operations there are."""
+    if operation in STATEFUL_NAMES:
+        from .stateful_operations import stateful_named
+
+        return [law.name for law in stateful_named(operation).laws]
+    return [law.name for law in operation_named(operation).laws]
 
 
 def conclude(verdict: Verdict) -> None:

@@ -52,7 +52,7 @@ def check_object(
             run.stopped = run.stopped or f"stopped after {max_seconds:g} s, {run.sequences} of {len(designed) + count} sequences"
         verdicts = _verdicts(run, count, seed, Path(failures) if failures is not None else None)
         return Report(chosen.name, opened.name, {}, {}, seed, time.monotonic() - start, verdicts, _not_covered(run), len(designed), count,
-                      stopped=run.stopped)  # fmt: skip
+                      opened.version, run.stopped)  # fmt: skip
     finally:
         opened.close()
 

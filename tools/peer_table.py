@@ -15,6 +15,7 @@ from oracles.properties import check as run
 from oracles.properties.operations import operation_named
 from oracles.properties.peers import PEER_MODULES, WRONG
 from oracles.properties.report import FAILED, Report
+from oracles.properties.stateful_names import STATEFUL_NAMES
 
 from .rendering import console, ratio
 
@@ -41,18 +42,22 @@ class PeerRow:
 
 
 def run_peers(operations: list[str], *, budget: str, failures: Path, quiet: bool, max_cases: int | None = None) -> list[PeerRow]:
-    """Check each peer on each operation it has, with `max_cases` cases at most, and say on the error channel which is under way.
+    """Check each peer on each operation it has, functions and objects, and say on the error channel which is under way.
+
+    max_cases   cases that a function is given at most; an object is given all its designed sequences
 
     Raises UsageError for an unknown operation, and where no peer could be run at all.
     """
     for operation in operations:
-        operation_named(operation)
+        if operation not in STATEFUL_NAMES:
+            operation_named(operation)
     rows = []
     for peer in PEER_MODULES:
         for operation in operations:
             if not quiet:
                 console(stderr=True).print(f"peers:{peer} {operation}", style="dim")
-            rows.append(_row(f"peers:{peer}", operation, budget, failures, max_cases))
+            most = None if operation in STATEFUL_NAMES else max_cases
+            rows.append(_row(f"peers:{peer}", operation, budget, failures, most))
     rows = [row for row in rows if not row.reason.endswith(f"has no {row.operation}")]
     if not any(row.report for row in rows):
         raise UsageError("no peer is installed that has such an operation; want one: pip install 'oracles[peers]'")
@@ -82,6 +87,6 @@ def _table(rows: list[PeerRow]) -> Table:
         agreement = [v.worst_ratio for v in row.report.verdicts if v.law.endswith("agrees_with_the_oracle") and v.compared]
         table.add_row(row.peer, row.report.version, row.operation, "holds" if row.report.held else "does not hold",
                       f"{row.report.designed + row.report.random}", f"{sum(v.compared for v in row.report.verdicts):,}",
-                      ratio(max(agreement, default=0.0)), f"{broken} (known: {known})" if known and broken else broken,
+                      ratio(max(agreement)) if agreement else "", f"{broken} (known: {known})" if known and broken else broken,
                       f"{row.report.seconds:.0f}")  # fmt: skip
     return table

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from oracles.properties.block_allocator import BLOCK_ALLOCATOR
 from oracles.properties.softmax import SOFTMAX
 
 LAWS = [law.name for law in SOFTMAX.laws]
@@ -25,10 +26,21 @@ def unnormalized(x, *, axis=-1):
     return 2 * softmax(x, axis=axis)
 """
 
+POOL = """
+from oracles.reference import BlockAllocator
+
+class Miscounts(BlockAllocator):
+    def stats(self):
+        return {**super().stats(), "hits": 0}
+
+block_allocator = BlockAllocator
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "kernels.py").write_text(KERNEL)
+    (tmp_path / "pools.py").write_text(POOL)
     declared = "rows = subject('softmax', dtypes=['float32'])(softmax)\n"
     (tmp_path / "declared.py").write_text(f"from oracles.properties import subject\nfrom kernels import softmax\n\n{declared}")
     return tmp_path
@@ -71,6 +83,20 @@ def test_the_operation_may_be_declared_by_the_subject(folder: Path) -> None:
     ended = run(folder, "--oracles-subject", "declared.py:rows")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert list(outcomes(ended.stdout)) == LAWS
+
+
+OBJECTS = {
+    ("--oracles-subject", "pools.py:block_allocator"): [],
+    ("--oracles-subject", "pools.py:Miscounts", "--oracles-operation", "block_allocator"): ["hits_and_evictions_are_counted"],
+}
+
+
+@pytest.mark.parametrize("arguments", OBJECTS, ids=lambda arguments: arguments[1])
+def test_an_object_has_one_test_a_law(arguments: tuple[str, ...], folder: Path) -> None:
+    found = outcomes(run(folder, *arguments, "--oracles-budget", "0").stdout)
+    assert list(found) == [law.name for law in BLOCK_ALLOCATOR.laws]
+    assert [law for law, outcome in found.items() if outcome == "FAILED"] == OBJECTS[arguments]
+    assert set(found.values()) <= {"PASSED", "FAILED"}
 
 
 def test_one_law_can_be_chosen_by_its_name(folder: Path) -> None:

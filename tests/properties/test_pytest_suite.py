@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from oracles.properties.block_allocator import BLOCK_ALLOCATOR
 from oracles.properties.pytest_suite import conclude, explanation, suite
 from oracles.properties.report import ERROR, FAILED, HELD, NOT_COVERED, Verdict
 from oracles.properties.softmax import SOFTMAX
@@ -31,9 +32,24 @@ def test_the_checker_ran_once():
     print("calls:", len(calls))
 """
 
+OBJECT_FILE = """
+from oracles.properties import suite
+from oracles.reference import BlockAllocator
+
+class Pool(BlockAllocator):
+    def stats(self):
+        return {**super().stats(), "hits": HITS}
+
+test_pool = suite("block_allocator", Pool, budget=0)
+"""
+
 
 def run(folder: Path, factor: int) -> subprocess.CompletedProcess[str]:
     (folder / "test_kernels.py").write_text(TEST_FILE.replace("FACTOR", str(factor)))
+    return pytest_on(folder)
+
+
+def pytest_on(folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:benchmark", "-v", "-s"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
@@ -65,6 +81,16 @@ def test_a_broken_subject_fails_with_the_place_and_the_way_to_see_it_again(tmp_p
 def test_the_checker_runs_once_for_all_laws(tmp_path: Path) -> None:
     (calls,) = re.findall(r"calls: (\d+)", run(tmp_path, 1).stdout)
     assert 40 < int(calls) < 400
+
+
+def test_an_object_has_one_test_a_law(tmp_path: Path) -> None:
+    laws = [law.name for law in BLOCK_ALLOCATOR.laws]
+    for hits, broken in (("super().stats()['hits']", []), ("0", ["hits_and_evictions_are_counted"])):
+        (tmp_path / "test_pools.py").write_text(OBJECT_FILE.replace("HITS", hits))
+        found = dict(re.findall(r"::test_pool\[(\w+)\] (PASSED|FAILED|SKIPPED|ERROR)", pytest_on(tmp_path).stdout))
+        assert list(found) == laws
+        assert [law for law in laws if found[law] == "FAILED"] == broken
+        assert set(found.values()) <= {"PASSED", "FAILED"}
 
 
 def test_an_unknown_operation_is_refused_where_the_suite_is_written() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from oracles.properties import UsageError
+from oracles.properties import UsageError, check
+from oracles.properties.peers import sglang_allocator
 from oracles.properties.report import FAILED, HELD, Report, Verdict
+from oracles.reference import BlockAllocator
 from oracles.tools import peer_table
 from oracles.tools.peer_table import PeerRow, run_peers
 
@@ -61,6 +64,41 @@ def test_a_limit_on_cases_reaches_the_check(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(peer_table, "run", run)
     run_peers(["attention"], budget="quick", failures=Path("failures"), quiet=True, max_cases=7)
     assert limits == [7]
+
+
+OBJECT_REPORT = Report("kv_cache", "peers:object", {}, {}, 0, 2.0, (Verdict("a_kept_law", HELD, "", 5, 77),), (), 3, 2, "object 2.0")
+
+
+def test_objects_stand_beside_functions_without_a_bound_and_are_put_all_their_sequences(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits = {}
+
+    def run(operation: str, peer: str, *, max_cases: int | None, **_: Any) -> Report:
+        limits[operation] = max_cases
+        return OBJECT_REPORT if operation == "kv_cache" else REPORT
+
+    monkeypatch.setattr(peer_table, "PEER_MODULES", {"object": "object"})
+    monkeypatch.setattr(peer_table, "run", run)
+    run_peers(["kv_cache", "attention"], budget="quick", failures=Path("failures"), quiet=False, max_cases=7)
+    assert limits == {"kv_cache": None, "attention": 7}
+    line = next(line for line in capsys.readouterr().out.splitlines() if "object 2.0" in line)
+    assert line.split() == ["peers:object", "object", "2.0", "kv_cache", "holds", "5", "77", "2"]
+
+
+def test_an_object_of_a_peer_is_checked_and_names_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_table, "PEER_MODULES", {"sglang_radix": "sglang_allocator"})
+    monkeypatch.setattr(sglang_allocator, "library_versions", lambda name: {"sglang": "0"})
+    monkeypatch.setattr(sglang_allocator, "PEERS", {"sglang_radix": BlockAllocator})
+    monkeypatch.setattr(peer_table, "run", partial(check, in_process=True))
+    (row,) = run_peers(["block_allocator", "token_mask"], budget="0", failures=Path("failures"), quiet=True)
+    assert row.report is not None
+    assert (row.report.operation, row.report.version, row.report.held) == ("block_allocator", "sglang 0", True)
+
+
+def test_an_operation_that_is_none_is_bad_usage() -> None:
+    with pytest.raises(UsageError, match="OPERATION: got 'kv_cash'"):
+        run_peers(["block_allocator", "kv_cash"], budget="0", failures=Path("failures"), quiet=True)
 
 
 def test_every_peer_that_is_wrong_is_there_and_its_finding_too() -> None:
