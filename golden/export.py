@@ -29,8 +29,12 @@ READERS = Path(__file__).with_name("readers")
 OBJECTS: dict[str, tuple[str, ...]] = {
     "block_allocator": ("BlockAllocator",), "token_mask": ("compile_regex", "token_mask", "advance"),
 }  # fmt: skip
-STATES = """States go by number: 0 is the start, and each `advance` that is allowed makes the next number, whether or not the state
-was there before. Answer `advance` with {"state": its number, "mask": the mask there}."""
+# What the oracle leaves open, or the calls need besides.
+NOTES = {
+    "block_allocator": "Which block is given is part of the answer: free blocks in the order in which they fell free, at first 0, 1, 2, ….",
+    "token_mask": 'States go by number: 0 is the start, and each `advance` that is allowed makes the next number, whether or not the state '
+                  'was there before. Answer `advance` with `{"state": its number, "mask": the mask there}`.',
+}  # fmt: skip
 
 
 def export(folder: Path, operations: Sequence[str] = (), *, golden: Path = DATA) -> list[Question]:
@@ -121,8 +125,8 @@ def _page(name: str, asked: Sequence[Question]) -> str:
     for function in functions:
         oracle = CHECKED[name].oracle if name in CHECKED else getattr(reference, function)
         lines += ["```text", f"{function}{_bare_signature(oracle)}", "", _without_examples(oracle), "```", ""]
-    if name == "token_mask":
-        lines += [STATES, ""]
+    if name in NOTES:
+        lines += [NOTES[name], ""]
     withheld = next((q.withheld for q in asked if q.case.operation == name and q.withheld), ())
     if withheld:
         lines += [f"`{'` and `'.join(withheld)}` are not in the input files, since they answer other cases: compute them.", ""]

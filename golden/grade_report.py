@@ -14,7 +14,8 @@ FORMULA = ("=", "+", "-", "@")                                                  
 
 def lost(grade: Grade) -> list[Criterion]:
     """The cases that cost points, and are there: where all cases of an operation are missing, one line stands for them."""
-    empty = [name for name in grade.operations() if all(c.missing or not c.max_points for c in grade.criteria if c.operation == name)]
+    there = {c.operation for c in grade.criteria if c.max_points and not c.missing}
+    empty = [name for name, (_, most) in grade.operations().items() if most and name not in there]
     together = []
     for name in empty:
         mine = [criterion for criterion in grade.criteria if criterion.operation == name]

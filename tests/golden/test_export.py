@@ -101,6 +101,8 @@ def test_calls_come_without_what_they_give(exported: Path, asked: list[Question]
         assert set(content) == {"operation", "case", "arguments", "calls"}
         assert [set(call) for call in content["calls"]] == [{"call", "arguments"}] * len(question.calls)
     assert len(objects) > 20
+    told = f"all {len({question.case.operation for question in asked})} operations, {len(asked)} cases"
+    assert told in (Path(__file__).parent.parent.parent / "docs" / "grading.md").read_text()
 
 
 def test_the_index_names_every_file_and_result(exported: Path, asked: list[Question]) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from oracles.properties.declaration import UsageError
 
 from .submissions import answer, run_on_all
 
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "grading.md").read_text()
 PAIR = ("softmax", "merge_attention")
 FILE = "answers/merge_attention/near.safetensors"                               # float32: two results
 # What the defaults promise nothing for, whoever asks: four results of three cases have no point.
@@ -62,6 +63,7 @@ def test_right_answers_have_full_marks_everywhere(everything: Path) -> None:
     (one,) = grade([everything])
     assert (one.full, losses(one), one.flags) == (True, {}, [])
     asked = list(questions())
+    assert all(name in PAGE for name in UNJUDGED)
     assert {c.name: c.max_points for c in one.criteria} == {q.name: 1 if q.is_object else len(q.wanted) for q in asked} | UNJUDGED
 
 
@@ -71,20 +73,34 @@ def test_nothing_has_no_marks(tmp_path: Path) -> None:
     assert [criterion.name for criterion in one.criteria if not criterion.missing] == ["merge_attention/huge"]     # without a point
 
 
-def test_zeros_earn_only_what_is_zero(everything: Path, tmp_path: Path) -> None:
-    """A folder of zeros in the right formats has the points of results that are zero, and of those without an element.
-
-    And of softmax/largest-numbers, where the defaults promise something for its zeros alone: the other differences overflow.
-    """
-    zero = 0
-    for question in questions(operations=PAIR):
-        tensors, _ = safetensors_file.read(everything / "answers" / question.file)
-        path = tmp_path / "answers" / question.file
+def zeros(everything: Path, folder: Path, operations: Sequence[str] = ()) -> Path:
+    """Zeros in the right formats."""
+    for question in questions(operations=operations):
+        path = folder / "answers" / question.file
         path.parent.mkdir(parents=True, exist_ok=True)
-        safetensors_file.write(path, {name: np.zeros_like(array) for name, array in tensors.items()})
-        zero += sum(not limbs.hi.any() for limbs in question.wanted.values())
-    assert 0 < zero < 10
-    assert judged(tmp_path).score == zero + 1
+        if not question.is_object:
+            tensors, _ = safetensors_file.read(everything / "answers" / question.file)
+            safetensors_file.write(path, {name: np.zeros_like(array) for name, array in tensors.items()})
+    return folder
+
+
+def test_zeros_earn_only_what_is_zero(everything: Path, tmp_path: Path) -> None:
+    """Results that are zero, and those without an element. And what the page says.
+
+    And softmax/largest-numbers, where the defaults promise something for its zeros alone, as the other differences overflow; and
+    mtp_loss/leading-targets, a loss of 2e-16 that float32 does not tell from zero.
+    """
+    zero = sum(not limbs.hi.any() for question in questions() for limbs in question.wanted.values())
+    (one,) = grade([zeros(everything, tmp_path)])
+    assert one.score == zero + 2
+    assert f"a folder of nothing but zeros in the right formats has {one.score} of {one.max_score} points" in PAGE
+
+
+def test_flushed_subnormals_cost_what_the_page_says(everything: Path, tmp_path: Path) -> None:
+    (tmp_path / "flash.json").write_text('{"arithmetic": "flash_gpu"}')
+    (one,) = grade([everything], declaration=tmp_path / "flash.json")
+    assert set(losses(one)) == {"attention/subnormal-values", "attention_backward/subnormal-values"}
+    assert f"are such: {one.max_score - one.score} of the {one.max_score}" in PAGE
 
 
 # How a file is spoilt, what its reason must say, and the points it costs of 2. ---------------------------------------------
@@ -255,11 +271,7 @@ def test_a_declared_convention_is_right_then(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wide", [{"exp_ulps": 1e300}, {"accumulate": "float8_e5m2"}, {"exp_ulps": 1e7, "log_ulps": 1e7}])
 def test_a_declaration_under_which_zeros_pass_earns_nothing(wide: dict[str, Any], everything: Path, tmp_path: Path) -> None:
     """Zeros under the widest of declarations have no more points than without one, and the declaration is shown."""
-    for question in questions(operations=PAIR):
-        tensors, _ = safetensors_file.read(everything / "answers" / question.file)
-        path = tmp_path / "answers" / question.file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        safetensors_file.write(path, {name: np.zeros_like(array) for name, array in tensors.items()})
+    zeros(everything, tmp_path, PAIR)
     plain = judged(tmp_path)
     declares(tmp_path, arithmetic=wide)
     one = judged(tmp_path)
