@@ -89,7 +89,7 @@ def flops_by_queries(lengths: Any, *, config: Config, pairs: str, backward: bool
         i = np.arange(1, n + 1)
         limits = textbook.windows(config)
         met = [int((i if limit is None else np.minimum(i, limit)).sum()) if pairs == "causal" else n * n for limit in limits]
-        return (6 if backward else 2) * (parameters * n + H * sizes * sum(met))
+        return int((6 if backward else 2) * (parameters * n + H * sizes * sum(met)))
 
     return np.array([of(n) for n in lengths.tolist()], dtype=np.int64)
 
