@@ -11,6 +11,9 @@ import pytest
 from oracles import reference
 from oracles.properties.conventions import CONVENTIONS
 from oracles.properties.operations import OPERATIONS
+from oracles.properties.stateful_names import STATEFUL_NAMES
+from oracles.properties.stateful_operations import stateful_named
+from oracles.tools import showing_objects
 from oracles.tools.showing import page
 
 TOP = Path(__file__).parent.parent
@@ -77,6 +80,25 @@ def test_the_page_of_an_operation_is_up_to_date(operation) -> None:
 def test_the_page_of_an_operation_has_all_its_parts(operation) -> None:
     parts = ["## Bound", "## Laws", "## How libraries differ", "## Source"]
     assert [part for part in parts if part not in page(operation.name)] == []
+
+
+@pytest.mark.parametrize("name", STATEFUL_NAMES)
+def test_the_page_of_an_object_is_up_to_date(name: str) -> None:
+    """After a change: for each object, `oracles show NAME > docs/operations/NAME.md`."""
+    assert (TOP / "docs" / "operations" / f"{name}.md").read_text() == showing_objects.page(name) + "\n"
+
+
+@pytest.mark.parametrize("name", STATEFUL_NAMES)
+def test_the_page_of_an_object_has_its_methods_laws_and_source(name: str) -> None:
+    operation, shown = stateful_named(name), showing_objects.page(name)
+    assert [part for part in ("## Laws", "## Source", operation.source) if part not in shown] == []
+    assert [method for method in (*operation.required, *operation.optional, *operation.arguments) if f"`{method}`" not in shown] == []
+    assert [law.name for law in operation.laws if f"**{law.name}** {inspect.cleandoc(law.statement)}" not in shown] == []
+
+
+def test_every_page_is_of_an_operation() -> None:
+    names = {operation.name for operation in OPERATIONS} | set(STATEFUL_NAMES)
+    assert {path.stem for path in (TOP / "docs" / "operations").glob("*.md")} <= names
 
 
 def test_the_quick_start_is_two_lines() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from oracles import reference
 from oracles.properties.signatures import SIGNATURES
+from oracles.properties.stateful_names import STATEFUL_NAMES
 from oracles.properties.zoo import ZOO_MODULES, keeper, triggers, variants_steps
 from oracles.properties.zoo.specimen import Specimen
 from oracles.reference import FloatFormat
@@ -34,7 +35,7 @@ def test_no_two_share_a_name() -> None:
 
 
 def test_every_operation_has_some() -> None:
-    assert {s.operation for s in VARIANTS.values()} == set(SIGNATURES)
+    assert {s.operation for s in VARIANTS.values()} == {*SIGNATURES, *STATEFUL_NAMES}
 
 
 def test_every_family_has_some() -> None:
