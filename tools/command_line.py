@@ -215,14 +215,14 @@ def replay(
 def peers(
     operation: Annotated[list[str] | None, typer.Argument(help="Operations; all that a peer has by default.")] = None,
     budget: Annotated[str, typer.Option(help="Random cases after the designed ones: a number, quick, default or full.")] = "default",
-    max_cases: Annotated[int | None, typer.Option(min=1, help="So many cases a peer at most, evenly out of all.")] = None,
+    max_cases: Annotated[int | None, typer.Option(min=1, help="So many cases a function at most, evenly out of all.")] = None,
     failures: Annotated[Path, typer.Option(help="Folder for counterexamples.")] = Path("failures"),
     as_json: Json = False,
 ) -> None:
     """Check every installed third-party implementation and print one table. Not among them: ggml, whose wheel takes 24 minutes."""
     from .peer_table import run_peers
 
-    rows = run_peers(operation or list(SIGNATURES), budget=budget, failures=failures, quiet=as_json, max_cases=max_cases)
+    rows = run_peers(operation or list(KNOWN), budget=budget, failures=failures, quiet=as_json, max_cases=max_cases)
     if as_json:
         print(json.dumps([row.to_json() for row in rows], indent=1))
     raise typer.Exit(0 if rows and all(row.report is None or row.report.held for row in rows) else 1)
