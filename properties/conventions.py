@@ -57,7 +57,7 @@ CONVENTIONS: dict[str, Convention] = {
     "uniforms": Convention(
         ("contract", "other", "own"), "the uniforms stand for what the contract says; or otherwise, so that the law alone is judged; "
         "or the subject draws with a generator of its own and leaves them unread, so that its draws are tested",
-        ("sample", "speculative_verify"),
+        ("sample", "speculative_verify", "speculative_loop", "mtp_loop"),
     ),
     "zero_residual": Convention(
         ("target", "any"), "where a draft token is rejected and nothing is left of the target: a draw from the target, or left open",

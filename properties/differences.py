@@ -168,6 +168,16 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
          "mean of PyTorch's KLDivLoss (HikariTJU/LD#74)."),
         ("T^2", "On the soft term, so that gradients keep their size: here, Hinton et al."),
     ),
+    "speculative_loop": (
+        ("drafts past the end of the text", "Made and counted: here. The last draft cut to what is missing: Hugging Face's assisted "
+         "generation, whose last number accepted may then be smaller."),
+        ("a token that neither has cached", "The draft is fed the last accepted token and the bonus: here, Chen et al. 2023. The bonus "
+         "alone: a fault (vllm-project/vllm#9730)."),
+    ),
+    "mtp_loop": (
+        ("the hidden state of depth j", "That of depth j - 1: here, DeepSeek-V3. The model's own for every depth: a fault "
+         "(vllm-project/vllm#36531)."),
+    ),
     "mtp_loss": (
         ("which token head 1 is scored on", "The next one, head 1 being the main head: here, Gloeckle et al. 2024. The one after it, the "
          "main head apart: DeepSeek-V3, Megatron-LM."),

@@ -23,6 +23,7 @@ from .rope import ROPE
 from .sampling import APPLY_PENALTIES, FILTER_PROBABILITIES, SAMPLE
 from .softmax import LOG_SUM_EXP, MERGE_ATTENTION, SOFTMAX
 from .speculative import SPECULATIVE_VERIFY, TREE_POSITIONS
+from .speculative_loop import MTP_LOOP, SPECULATIVE_LOOP
 
 OPERATIONS: tuple[Operation, ...] = (
     SOFTMAX,
@@ -42,6 +43,8 @@ OPERATIONS: tuple[Operation, ...] = (
     SAMPLE,
     SPECULATIVE_VERIFY,
     TREE_POSITIONS,
+    SPECULATIVE_LOOP,
+    MTP_LOOP,
     MTP_LOSS,
     KV_BYTES,
     TRAINING_BYTES,

@@ -72,6 +72,12 @@ SIGNATURES: dict[str, Signature] = {
         integers=("tokens", "n_accepted"),
     ),
     "tree_positions": Signature(("parents",), ("n_past",), ("positions",), integers=("positions",)),
+    "speculative_loop": Signature(
+        ("target", "draft", "prompt", "uniforms"), ("eos", "forbidden"), ("tokens", "n_accepted"), integers=("tokens", "n_accepted")
+    ),
+    "mtp_loop": Signature(
+        ("target", "heads", "prompt", "uniforms"), ("eos", "forbidden"), ("tokens", "n_accepted"), integers=("tokens", "n_accepted")
+    ),
     "mtp_loss": Signature(("logits", "tokens"), ("weights", "segments", "ignore_index"), ("loss",)),
     "kv_bytes": Signature(("lengths",), ("config", "element_bits"), ("bytes",), integers=("bytes",)),
     "training_bytes": Signature(

@@ -50,6 +50,7 @@ from .sampling import apply_penalties, filter_probabilities, sample
 from .softmax import log_sum_exp, merge_attention, online_softmax, softmax
 from .speculative import acceptance_rate, expected_tokens, speculative_verify, speed_up, typical_acceptance, verify_block
 from .speculative_generate import self_speculate, speculative_generate
+from .speculative_tables import mtp_loop, speculative_loop
 from .speculative_tree import tree_mask, tree_positions, verify_tree
 from .statistics import Interval, bootstrap_interval, paired_permutation_test, two_sample_law_test
 from .swiglu import swiglu
@@ -132,6 +133,7 @@ __all__ = [
     "mla_compress",
     "mla_scale",
     "model_flops",
+    "mtp_loop",
     "mtp_loss",
     "mtp_positions",
     "next_token_targets",
@@ -168,6 +170,7 @@ __all__ = [
     "softmax",
     "softmax_over_visible",
     "speculative_generate",
+    "speculative_loop",
     "speculative_verify",
     "speed_up",
     "steady_batch",

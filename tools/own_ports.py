@@ -115,5 +115,7 @@ OWN_PORTS: tuple[tuple[str, str], ...] = (
     ("filter_probabilities", "oracles.tools.own_ports:filter_without_a_sort"),
     ("sample", "oracles.tools.own_ports:sample_by_counting"),
     ("speculative_verify", "oracles.tools.own_ports:verify_a_batch_at_once"),
+    ("speculative_loop", "oracles.tools.loop_ports:speculative_loop_in_step"),
+    ("mtp_loop", "oracles.tools.loop_ports:mtp_loop_in_step"),
     ("mtp_loss", "oracles.tools.own_ports:mtp_loss_of_rolled_labels"),
 )

@@ -21,6 +21,7 @@ from .rope import rope_bound
 from .sampling import apply_penalties_bound, filter_probabilities_bound, sample_bound
 from .softmax import log_sum_exp_bound, softmax_bound
 from .speculative import speculative_verify_bound, tree_positions_bound
+from .speculative_loop import mtp_loop_bound, speculative_loop_bound
 
 __all__ = [
     "apply_penalties_bound",
@@ -40,6 +41,7 @@ __all__ = [
     "merge_attention_bound",
     "mla_attention_bound",
     "model_flops_bound",
+    "mtp_loop_bound",
     "mtp_loss_bound",
     "next_token_targets_bound",
     "padded_positions_bound",
@@ -51,6 +53,7 @@ __all__ = [
     "rope_bound",
     "sample_bound",
     "softmax_bound",
+    "speculative_loop_bound",
     "speculative_verify_bound",
     "token_accuracy_bound",
     "training_bytes_bound",

@@ -229,7 +229,7 @@ def filter_probabilities_bound(
     """
     z = arguments.widen("logits", logits)
     rows = parameters_of_rows(z.shape[:-1], temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    conventions = declared({}, "filter_probabilities", "filter_probabilities") if conventions is None else conventions
+    conventions = declared({}, "filter_probabilities") if conventions is None else conventions
     flat, bound = z.reshape(len(rows), z.shape[-1]), np.empty((len(rows), z.shape[-1]))
     for i, row in enumerate(rows):
         kept, dropped = decisions_of_row(arithmetic, flat[i], row, conventions)

@@ -21,7 +21,7 @@ Outcomes = set[tuple[int, int]]                                                 
 
 def admissible_outcomes(
     arithmetic: ResolvedArithmetic, draft_tokens: ArrayLike, draft_probs: ArrayLike, target_probs: ArrayLike, accept_u: ArrayLike,
-    sample_u: ArrayLike, *, draft_lengths: ArrayLike | None = None, conventions: Mapping[str, str] | None = None,
+    sample_u: ArrayLike, *, draft_lengths: ArrayLike | None = None, conventions: Mapping[str, str] | None = None, row_error: float = 0.0,
 ) -> list[Outcomes]:  # fmt: skip
     """For each row every (number accepted, token after it) that a legal verification may answer.
 
@@ -32,18 +32,27 @@ def admissible_outcomes(
 
     Rows are divided by their sum or not; the ratio is a quotient or a product. Where nothing may be left of a residual, every
     token of the target is allowed; where nothing is left exactly, the draw is from the target, or left open by convention.
+    row_error: how far each row may already be off, relatively, where it was computed; it is added to |sum - 1|.
     """
     r = roundings(arithmetic)
     x = np.asarray(draft_tokens)
-    n, chosen = lengths(x, draft_lengths), declared({}, "speculative_verify", "speculative_verify") if conventions is None else conventions
+    n, chosen = lengths(x, draft_lengths), declared({}, "speculative_verify") if conventions is None else conventions
     q, p = arguments.widen("draft_probs", draft_probs), arguments.widen("target_probs", target_probs)
     u, last = arguments.widen("accept_u", accept_u), arguments.widen("sample_u", sample_u)
-    return [_of_row(r, x[b, : n[b]], q[b, : n[b]], p[b, : n[b] + 1], u[b, : n[b]], float(last[b]), chosen) for b in range(len(x))]
+    return [_of_row(r, x[b, : n[b]], q[b, : n[b]], p[b, : n[b] + 1], u[b, : n[b]], float(last[b]), chosen, row_error)
+            for b in range(len(x))]
 
 
-def _of_row(r: Roundings, x: arguments.Int64, q: Float64, p: Float64, u: Float64, last: float, conventions: Mapping[str, str]) -> Outcomes:
+def admissible_draws(arithmetic: ResolvedArithmetic, p: Float64, row_error: float, u: float) -> list[int]:
+    """The tokens that a draw from one row may give where the row is off by row_error, relatively, and by what its sum is off 1."""
+    r = roundings(arithmetic)
+    return _drawn(r, p, (abs(float(p.sum()) - 1.0) + row_error + 4.0 * r.elementwise.u) * p, u)
+
+
+def _of_row(r: Roundings, x: arguments.Int64, q: Float64, p: Float64, u: Float64, last: float, conventions: Mapping[str, str],
+            row_error: float) -> Outcomes:
     outcomes: Outcomes = set()
-    off_q, off_p = np.abs(q.sum(axis=-1) - 1.0), np.abs(p.sum(axis=-1) - 1.0)
+    off_q, off_p = np.abs(q.sum(axis=-1) - 1.0) + row_error, np.abs(p.sum(axis=-1) - 1.0) + row_error
     for j in range(len(x)):
         e = off_q[j] + off_p[j] + 8.0 * (r.elementwise.u + U64)
         scaled, eta = u[j] * q[j, x[j]], r.elementwise.eta if u[j] * q[j, x[j]] > 0.0 else 0.0
@@ -106,5 +115,5 @@ def speculative_verify_bound(
 
 
 def tree_positions_bound(arithmetic: ResolvedArithmetic, parents: ArrayLike, *, n_past: int) -> dict[str, Float64]:
-    """Exact: {"positions"}, 0 everywhere."""
+    """Exact: {"positions"}, 0 everywhere. Positions are whole numbers, sums of n_past and a depth, and nothing of them is rounded."""
     return {"positions": np.zeros(np.asarray(parents).shape)}

@@ -14,7 +14,7 @@ from oracles.properties.bounds import filter_probabilities_bound, mtp_loss_bound
 from oracles.properties.zoo import textbook_decoding as textbook
 
 FLOAT32 = Arithmetic().resolve("float32")
-MODULES = ("bounds.sampling", "bounds.speculative", "bounds.mtp", "law_test", "subject_law", "cases.sampling")
+MODULES = ("bounds.sampling", "bounds.speculative", "bounds.speculative_loop", "bounds.mtp", "law_test", "subject_law", "cases.sampling")
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -14,10 +14,12 @@ from oracles.properties.declaration import declaration_of, subject
 from oracles.properties.operations import operation_named
 from oracles.properties.run import begin, judge_one, recipes_of
 from oracles.properties.subjects import InProcess
+from oracles.properties.zoo import textbook_loops
 
 Function = Callable[..., Any]
 FLOAT64 = Arithmetic(out="float64", accumulate="float64", elementwise="float64")
-OPERATIONS = ("filter_probabilities", "apply_penalties", "sample", "speculative_verify", "tree_positions", "mtp_loss")
+OPERATIONS = ("filter_probabilities", "apply_penalties", "sample", "speculative_verify", "tree_positions", "mtp_loss", "speculative_loop",
+              "mtp_loop")
 
 
 def filters(logits: Any, *, temperature: Any = 1.0, top_k: Any = None, top_p: Any = None, min_p: Any = None) -> Any:
@@ -47,7 +49,8 @@ def loss(logits: Any, tokens: Any, *, weights: Any = None, segments: Any = None,
     return reference.mtp_loss(logits, tokens, weights=weights, segments=segments, ignore_index=ignore_index)
 
 
-RIGHT: dict[str, Function] = dict(zip(OPERATIONS, (filters, penalties, draws, verify, positions, loss)))
+LOOPS = (textbook_loops.speculative_loop, textbook_loops.mtp_loop)
+RIGHT: dict[str, Function] = dict(zip(OPERATIONS, (filters, penalties, draws, verify, positions, loss, *LOOPS)))
 
 
 def changing(operation: str, change: Callable[[Any, dict[str, Any]], Any]) -> Function:
@@ -195,8 +198,68 @@ class Sometimes:
         return (first + self.calls % 2, *rest) if rest else first + self.calls % 2
 
 
-F, P, S, V, T, M = OPERATIONS
 OWN: dict[str, Any] = {"conventions": {"uniforms": "own"}}
+
+
+def with_steps(loop: Function, **steps: Any) -> Function:
+    return lambda given: loop(**given, **steps)
+
+
+def looped(loop: Function, change: Callable[[Any, Any, dict[str, Any]], Any]) -> Function:
+    return lambda given: change(*loop(**given), given)
+
+
+def loop_with(loop: Function, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Function:
+    return lambda given: loop(**{**given, **change(given)})
+
+
+def of_another_token(given: dict[str, Any]) -> dict[str, Any]:
+    """The draft reads another row than that of its last token but one: a cache or a state of another token."""
+    name = "draft" if "draft" in given else "heads"
+    return {name: np.roll(given[name], 1, axis=-3)}
+
+
+def backwards_without_drafts(given: dict[str, Any]) -> dict[str, Any]:
+    return {"uniforms": given["uniforms"][:, ::-1]} if given["uniforms"].shape[2] == 1 else {}
+
+
+def from_the_target(p: Any, q: Any, n: int) -> Any:
+    """No residual: after a rejection a draw from the target itself."""
+    return p[n]
+
+
+def from_the_first_row(p: Any, q: Any, n: int) -> Any:
+    return p[0]
+
+
+def by_its_own_uniforms(loop: Function) -> Function:
+    def broken(given: dict[str, Any]) -> Any:
+        u = np.random.default_rng().uniform(size=given["uniforms"].shape)
+        return loop(**{**given, "uniforms": u}, weights=from_the_target)
+
+    return broken
+
+
+def breaking(loop: Function) -> dict[str, tuple[dict[str, Any], Function]]:
+    """What breaks each law of a loop."""
+    return {
+        "answers": ({}, looped(loop, lambda tokens, n, given: (tokens[:, :0], n))),
+        "tokens_agrees_with_the_oracle": ({}, loop_with(loop, lambda given: {"uniforms": given["uniforms"] * 0.75})),
+        "n_accepted_agrees_with_the_oracle": ({}, looped(loop, lambda tokens, n, given: (tokens, np.where(n >= 0, n + 1, n)))),
+        "equal_models_accept_every_draft": ({}, loop_with(loop, of_another_token)),
+        "no_drafts_are_plain_sampling": ({}, loop_with(loop, backwards_without_drafts)),
+        "a_certain_target_has_one_text": ({}, with_steps(loop, weights=from_the_first_row)),
+        "a_text_ends_with_its_eos": ({}, loop_with(loop, lambda given: {"eos": None})),
+        "each_row_stands_alone": ({}, loop_with(loop, first_row_of("uniforms"))),
+        "no_token_without_a_probability_comes_out": ({}, looped(loop, lambda tokens, n, given: (np.where(tokens >= 0, 0, -1), n))),
+        "passes_add_up_to_the_text": ({}, looped(loop, lambda tokens, n, given: (tokens, np.minimum(n, 0)))),
+        "the_law_of_tokens_is_the_targets_chain": ({}, with_steps(loop, weights=from_the_target)),
+        "the_law_of_the_number_accepted_is_the_rules": ({}, loop_with(loop, of_another_token)),
+        "emissions_pass_the_test_of_their_law": (OWN, by_its_own_uniforms(loop)),
+    }
+
+
+F, P, S, V, T, M, L, H = OPERATIONS
 BREAKERS: dict[str, dict[str, tuple[dict[str, Any], Function]]] = {
     F: {
         "answers": ({}, changing(F, lambda p, given: p[..., :0])),
@@ -268,6 +331,7 @@ BREAKERS: dict[str, dict[str, tuple[dict[str, Any], Function]]] = {
         "renaming_tokens_changes_nothing": ({}, changing(M, lambda x, given: x + 1e-3 * np.maximum(given["tokens"], 0).max(initial=0))),
         "nothing_to_score_is_no_loss": ({}, changing(M, lambda x, given: x if (given["tokens"] >= 0).any() else np.asarray(np.nan))),
     },
+    **{operation: breaking(loop) for operation, loop in zip((L, H), LOOPS)},
 }  # fmt: skip
 ALL = [(operation, law) for operation, laws in BREAKERS.items() for law in laws]
 # One object for all operations: shown to fail on the filters.
@@ -308,3 +372,11 @@ def test_the_law_accepts_the_oracle(operation: str, law: str) -> None:
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_no_law_is_left_out(operation: str) -> None:
     assert {law.name for law in operation_named(operation).laws} <= set(BREAKERS[operation]) | SHARED
+
+
+def test_a_stale_draft_keeps_the_law_of_tokens_and_breaks_that_of_the_number_accepted() -> None:
+    """What a check of the text alone cannot see: vllm-project/vllm#9730, vllm-project/vllm#36531."""
+    for operation, loop in zip((L, H), LOOPS):
+        stale = loop_with(loop, of_another_token)
+        assert failure(operation, "the_law_of_tokens_is_the_targets_chain", stale, {}) == ""
+        assert "from the target's" in failure(operation, "the_law_of_the_number_accepted_is_the_rules", stale, {})

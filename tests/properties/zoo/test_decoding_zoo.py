@@ -18,15 +18,19 @@ IDS = {
     "speculative": (
         "bonus-after-all-accepted-from-residual", "equality-acceptance-at-nonzero-temperature", "nan-draft-row-re-emits-rejected-token",
         "proposal-q-not-the-sampled-one", "residual-mutates-target-in-place", "acceptance-inclusive-at-zero",
-        "tree-node-position-is-flat-index",
+        "tree-node-position-is-flat-index", "bonus-token-kv-missing-when-k-above-1",
     ),
-    "mtp": ("mtp-roll-ignores-pack-boundary", "mtp-loss-summed-not-averaged", "mtp-labels-shifted-twice"),
+    "mtp": (
+        "mtp-roll-ignores-pack-boundary", "mtp-loss-summed-not-averaged", "mtp-labels-shifted-twice",
+        "mtp-chained-depths-reuse-stale-hidden", "mtp-rollback-uses-wrong-logit-row", "mtp-logits-processor-misses-last-token",
+    ),
 }  # fmt: skip
 ALL = keeper.inhabitants(tuple(IDS))
 MUTANTS = [s for s in ALL if s.kind == "mutant"]
 VARIANTS = [s for s in ALL if s.kind == "variant"]
 SAMPLE = ("filter-ascending-sort", "filter-threshold-keeps-ties", "penalties-token-by-token", "sample-by-alias-tables", "sample-gumbel-max",
-          "verify-by-quotient", "verify-other-end-of-the-uniforms", "verify-own-generator", "tree-positions-in-order", "mtp-rolled-labels")
+          "verify-by-quotient", "verify-other-end-of-the-uniforms", "verify-own-generator", "tree-positions-in-order", "mtp-rolled-labels",
+          "loop-with-a-cache-by-prefix", "mtp-loop-other-order-of-the-uniforms")
 each_mutant = pytest.mark.parametrize("specimen", MUTANTS, ids=[s.id for s in MUTANTS])
 
 
@@ -50,8 +54,9 @@ def test_designed_cases_alone_kill_it(specimen: Specimen) -> None:
 
 def test_there_are_more_than_twenty_legal_variants_of_every_way_to_use_uniforms() -> None:
     assert len(VARIANTS) >= 20
-    used = {s.declaration.conventions["uniforms"] for s in VARIANTS if s.operation in ("sample", "speculative_verify")}
-    assert used == {"contract", "other", "own"}
+    for operations in (("sample", "speculative_verify"), ("speculative_loop", "mtp_loop")):
+        used = {s.declaration.conventions["uniforms"] for s in VARIANTS if s.operation in operations}
+        assert used == {"contract", "other", "own"}
 
 
 @pytest.mark.parametrize("name", ["top_k_ties", "top_p_ties", "top_p_crossing", "top_p_of", "min_p_order", "argmax_ties"])
