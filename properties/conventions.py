@@ -85,6 +85,9 @@ CONVENTIONS: dict[str, Convention] = {
     "argmax_ties": Convention(
         ("lowest", "any"), "of equal largest logits, temperature 0 takes the lowest index, or it is left open", ("filter_probabilities",)
     ),
+    "bias_correction": Convention(
+        ("on", "off"), "the moments are divided by 1 - beta^step, or used as they are", ("adamw_step",),
+    ),
     "all_ignored": Convention(
         ("zero", "nan"), "the mean over no target, all of them being ignored or of weight 0: 0, or NaN",
         ("cross_entropy", "vocab_parallel_cross_entropy", "distillation_loss"),

@@ -141,6 +141,15 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("nothing left of a residual", "A draw from the target: here. NaN in Hugging Face's quotient by a sum of 0."),
     ),
     "tree_positions": (("position of a node", "Its depth: here, EAGLE, SGLang. Its index in the tree: a fault (lablup/mlxcel#1214)."),),
+    "adamw_step": (
+        ("bias correction", "On: here, PyTorch, optax, tinygrad, DeepSpeed. Off by default: MLX, 0.58 apart after 20 steps. Declared "
+         "bias_correction."),
+        ("where eps stands", "Outside the root, after the correction: here, PyTorch. Scaled by sqrt(1 - beta2^t): a fault "
+         "(aiqm/torchani#261)."),
+        ("gradients whose squares overflow", "v is inf and nothing moves: PyTorch's three forms from |g| = 1e20 on in float32. Not judged."),
+        ("what decays", "The parameter as it was: here, PyTorch. As it became: faults (huggingface/transformers#14539, "
+         "bitsandbytes-foundation/bitsandbytes#2010)."),
+    ),
     "next_token_targets": (
         ("who shifts", "The targets, once, and the loss not at all: here, torchtune, Megatron-LM. The loss itself: Hugging Face models, "
          "whose labels are the tokens as they stand."),

@@ -16,6 +16,7 @@ from .losses import (
 from .mla import MLA_ATTENTION
 from .mtp import MTP_LOSS
 from .operation import Operation
+from .optimizers import ADAMW_STEP
 from .paged_attention import PAGED_ATTENTION
 from .pruning import GRADUAL_MASKS, PRUNE_2_4, PRUNE_MAGNITUDE
 from .quantization import DEQUANTIZE, DEQUANTIZE_BLOCKWISE, QUANTIZE, QUANTIZED_MATMUL
@@ -50,6 +51,7 @@ OPERATIONS: tuple[Operation, ...] = (
     TRAINING_BYTES,
     MODEL_FLOPS,
     TOKEN_ACCURACY,
+    ADAMW_STEP,
     NEXT_TOKEN_TARGETS,
     CROSS_ENTROPY,
     CROSS_ENTROPY_BACKWARD,

@@ -87,6 +87,8 @@ SIGNATURES: dict[str, Signature] = {
         ("lengths",), ("config", "pairs", "backward"), ("flops",), integers=("flops",), choices={"pairs": ("causal", "all")}
     ),
     "token_accuracy": Signature(("logits", "tokens"), ("ignore_index",), ("right", "counted"), integers=("right", "counted")),
+    "adamw_step": Signature(
+        ("param", "grad", "m", "v"), ("step", "lr", "beta1", "beta2", "eps", "weight_decay"), ("param", "m", "v")),
     "next_token_targets": Signature(("tokens",), ("prompt_lengths", "segments", "ignore_index"), ("targets",), integers=("targets",)),
     "cross_entropy": Signature(
         ("logits", "targets"), ("weights", "ignore_index", "label_smoothing", "z_loss", "reduction"), ("loss",), choices=_REDUCTION),

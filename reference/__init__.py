@@ -33,6 +33,7 @@ from .memory_traffic import AttentionTraffic, memory_traffic
 from .mla import mla_attention, mla_attention_absorbed, mla_compress, mla_scale
 from .model_config import ModelConfig
 from .mtp import mtp_loss, mtp_positions
+from .optimizers import adamw_step, clip_grad_norm
 from .paged_attention import paged_attention, slot_mapping
 from .paging import BlockAllocator, OutOfBlocks
 from .paging_waste import PagingWaste, paging_waste
@@ -84,6 +85,7 @@ __all__ = [
     "TorchStream",
     "acceptance_rate",
     "activation_bytes",
+    "adamw_step",
     "advance",
     "apply_penalties",
     "attainable_flops",
@@ -97,6 +99,7 @@ __all__ = [
     "chinchilla_loss",
     "chinchilla_split",
     "chinchilla_tokens",
+    "clip_grad_norm",
     "compile_json_schema",
     "compile_regex",
     "cross_entropy",

@@ -14,6 +14,7 @@ from .losses import (
 from .merge import merge_attention_bound
 from .mla import mla_attention_bound
 from .mtp import mtp_loss_bound
+from .optimizers import adamw_step_bound
 from .paged_attention import paged_attention_bound
 from .pruning import gradual_masks_bound, prune_2_4_bound, prune_magnitude_bound
 from .quantization import dequantize_blockwise_bound, dequantize_bound, quantize_bound, quantized_matmul_bound
@@ -24,6 +25,7 @@ from .speculative import speculative_verify_bound, tree_positions_bound
 from .speculative_loop import mtp_loop_bound, speculative_loop_bound
 
 __all__ = [
+    "adamw_step_bound",
     "apply_penalties_bound",
     "attention_backward_bound",
     "attention_bound",

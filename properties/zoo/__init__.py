@@ -42,6 +42,8 @@ ZOO_MODULES: dict[str, tuple[str, ...]] = {
     "loss": ("loss",),
     "distillation": ("distillation",),
     "variants_losses": ("loss", "distillation"),
+    "optimizer": ("optimizer",),
+    "variants_optimizers": ("optimizer",),
     "quantization": ("quantization",),
     "pruning": ("pruning",),
     "variants_quantization": ("quantization", "pruning"),

@@ -1,10 +1,10 @@
-"""The zoo of losses and distillation: its reports have mutants that die by a law, and its legal variants are accused by none."""
+"""The zoo of training: every report of a family has a mutant that dies by a law, and no legal variant is accused."""
 
 from __future__ import annotations
 
 import pytest
 
-from oracles.properties.zoo import distillation, keeper, loss, variants_losses
+from oracles.properties.zoo import distillation, keeper, loss, optimizer, variants_losses, variants_optimizers
 from oracles.properties.zoo.specimen import Specimen, specimens_in
 
 IDS = {
@@ -15,9 +15,10 @@ IDS = {
     "distillation": (
         "kd-mixture-weights-swapped", "kd-kl-averaged-over-classes", "kd-log-of-log-or-missing-log", "kd-teacher-compared-with-itself",
     ),
+    "optimizer": ("epsilon-scaled-by-bias-correction", "adam-l2-vs-decoupled-swapped", "decay-applied-to-updated-parameter"),
 }  # fmt: skip
-MUTANTS = [s for module in (loss, distillation) for s in specimens_in(module)]
-VARIANTS = list(specimens_in(variants_losses))
+MUTANTS = [s for module in (loss, distillation, optimizer) for s in specimens_in(module)]
+VARIANTS = [s for module in (variants_losses, variants_optimizers) for s in specimens_in(module)]
 each_mutant = pytest.mark.parametrize("specimen", MUTANTS, ids=[s.id for s in MUTANTS])
 
 
@@ -40,7 +41,7 @@ def test_designed_cases_alone_kill_it(specimen: Specimen) -> None:
 
 
 def test_there_are_legal_variants_of_every_operation() -> None:
-    assert len(VARIANTS) >= 12
+    assert len(VARIANTS) >= 20
     assert {s.kind for s in VARIANTS} == {"variant"}
     assert {s.operation for s in VARIANTS} == {s.operation for s in MUTANTS} | {"cross_entropy_backward"}
 
