@@ -20,6 +20,7 @@ from oracles.golden.grade import grade
 from oracles.golden.questions import Question, questions
 from oracles.golden.store import DATA
 from oracles.properties import safetensors_file
+from oracles.properties.arithmetic import Arithmetic
 from oracles.properties.command_subject import to_file
 from oracles.properties.declaration import UsageError
 from oracles.properties.safetensors_file import Array
@@ -92,6 +93,12 @@ def test_inputs_are_the_arguments_and_nothing_else(exported: Path, asked: list[Q
         assert {name: (array.dtype, array.tobytes()) for name, array in tensors.items()} == {
             name: (array.dtype, array.tobytes()) for name, array in wanted.items()}  # fmt: skip
     assert len(functions) > 300
+
+
+def test_who_is_not_given_the_forward_pass_is_judged_as_one_who_recomputes_it(asked: list[Question]) -> None:
+    withheld = {question.case.operation for question in asked if question.withheld}
+    assert withheld == set(asking.FORWARD)
+    assert all(question.resolved(Arithmetic()).recomputes == (question.case.operation in withheld) for question in asked)
 
 
 def test_calls_come_without_what_they_give(exported: Path, asked: list[Question]) -> None:
