@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,9 @@ from .units import of_unit
 
 @dataclass(frozen=True)
 class Preset:
-    """A public model: its config and where that was published."""
+    """A public model: the keys of its published config that weigh, the sizes they say, and where that was published."""
 
+    keys: Mapping[str, Any]
     config: ModelConfig
     source: str
 
@@ -62,7 +64,7 @@ _PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 PRESETS: dict[str, Preset] = {
-    name: Preset(ModelConfig.read(config), f"https://huggingface.co/{repository}/blob/main/config.json")
+    name: Preset(config, ModelConfig.read(config), f"https://huggingface.co/{repository}/blob/main/config.json")
     for name, (repository, config) in _PUBLISHED.items()
 }
 
