@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ def run_peers(operations: list[str], *, budget: str, failures: Path, quiet: bool
     rows = []
     for peer in PEER_MODULES:
         for operation in operations:
+            if operation in STATEFUL_NAMES and not _makes_objects(peer):
+                continue                                                        # known without a process that loads its library
             if not quiet:
                 console(stderr=True).print(f"peers:{peer} {operation}", style="dim")
             most = None if operation in STATEFUL_NAMES else max_cases
@@ -64,6 +67,10 @@ def run_peers(operations: list[str], *, budget: str, failures: Path, quiet: bool
     if not quiet:
         console().print(_table(rows))
     return rows
+
+
+def _makes_objects(peer: str) -> bool:
+    return hasattr(import_module(f"oracles.properties.peers.{PEER_MODULES[peer]}"), "objects")
 
 
 def _row(peer: str, operation: str, budget: str, failures: Path, max_cases: int | None) -> PeerRow:

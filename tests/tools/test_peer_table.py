@@ -78,7 +78,7 @@ def test_objects_stand_beside_functions_without_a_bound_and_are_put_all_their_se
         limits[operation] = max_cases
         return OBJECT_REPORT if operation == "kv_cache" else REPORT
 
-    monkeypatch.setattr(peer_table, "PEER_MODULES", {"object": "object"})
+    monkeypatch.setattr(peer_table, "PEER_MODULES", {"object": "sglang_allocator"})
     monkeypatch.setattr(peer_table, "run", run)
     run_peers(["kv_cache", "attention"], budget="quick", failures=Path("failures"), quiet=False, max_cases=7)
     assert limits == {"kv_cache": None, "attention": 7}
@@ -94,6 +94,14 @@ def test_an_object_of_a_peer_is_checked_and_names_its_version(monkeypatch: pytes
     (row,) = run_peers(["block_allocator", "token_mask"], budget="0", failures=Path("failures"), quiet=True)
     assert row.report is not None
     assert (row.report.operation, row.report.version, row.report.held) == ("block_allocator", "sglang 0", True)
+
+
+@pytest.mark.usefixtures("peers")
+def test_a_peer_of_functions_is_not_started_for_an_object(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(peer_table, "PEER_MODULES", {"first": "softmax"})
+    (row,) = run_peers(["kv_cache", "attention"], budget="quick", failures=Path("failures"), quiet=False)
+    assert row.operation == "attention"
+    assert "peers:first kv_cache" not in capsys.readouterr().err
 
 
 def test_an_operation_that_is_none_is_bad_usage() -> None:
