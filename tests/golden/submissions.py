@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from oracles.golden.export import ANSWERS, plain
+from oracles.golden.grade import Grade
 from oracles.golden.questions import Question, questions
 from oracles.properties import safetensors_file
 from oracles.properties.arithmetic import Arithmetic
@@ -49,3 +50,8 @@ def run_on_all(command: Sequence[str], exported: Path, operation: str, answers: 
     (answers / ANSWERS / operation).mkdir(parents=True)
     for given in sorted((exported / "inputs" / operation).iterdir()):
         subprocess.run([*command, str(given), str(answers / ANSWERS / operation / given.name)], check=True)
+
+
+def losses(one: Grade) -> dict[str, str]:
+    """The cases with less than full marks, and why."""
+    return {criterion.name: criterion.reason for criterion in one.criteria if criterion.points < criterion.max_points}

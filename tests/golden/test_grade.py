@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import struct
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,13 @@ import pytest
 
 from oracles.golden import grade as judging
 from oracles.golden.certified import Limbs
-from oracles.golden.export import INDEX, READERS, export
+from oracles.golden.export import INDEX, export
 from oracles.golden.grade import Grade, compared, grade
 from oracles.golden.questions import questions
 from oracles.properties import safetensors_file
 from oracles.properties.declaration import UsageError
 
-from .submissions import answer, run_on_all
+from .submissions import answer, losses
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "grading.md").read_text()
 PAIR = ("softmax", "merge_attention")
@@ -43,11 +42,6 @@ def student(everything: Path, tmp_path: Path) -> Path:
     for name in PAIR:
         shutil.copytree(everything / "answers" / name, tmp_path / "student" / "answers" / name)
     return tmp_path / "student"
-
-
-def losses(one: Grade) -> dict[str, str]:
-    """The cases with less than full marks, and why."""
-    return {criterion.name: criterion.reason for criterion in one.criteria if criterion.points < criterion.max_points}
 
 
 def judged(folder: Path, **options: Any) -> Grade:
@@ -375,57 +369,3 @@ def test_a_failure_of_the_judge_is_told_apart_and_stops_nothing(student: Path, m
     assert {name.partition("/")[0] for name in losses(one)} == {"merge_attention"}
     assert one.flags[0] == "the judge failed on merge_attention/smallest: ZeroDivisionError: ours"
     assert not one.full
-
-
-# Calls on objects ---------------------------------------------------------------------------------------------------------
-
-REPEAT = "answers/token_mask/repeat.json"
-CALLS: dict[str, tuple[Callable[[list[Any]], Any], str]] = {
-    "another answer": (lambda calls: calls[0]["answer"].reverse() or calls, "call 0, token_mask("),
-    "a number for a truth": (lambda calls: [{"answer": [int(x) for x in calls[0]["answer"]]}, *calls[1:]], "call 0, token_mask("),
-    "a fraction": (lambda calls: [calls[0], {"answer": {**calls[1]["answer"], "state": 1.0}}, *calls[2:]], "call 1, advance("),
-    "no refusal": (lambda calls: [*calls[:-1], {"answer": None}], "call 5, advance("),
-    "another refusal": (lambda calls: [*calls[:-1], {"raises": "KeyError"}], "call 5, advance("),
-    "a call too few": (lambda calls: calls[:-1], "5 calls; want"),
-    "no list": (lambda calls: {}, "no calls; want"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("fault", CALLS)
-def test_calls_must_be_answered_exactly(fault: str, tmp_path: Path) -> None:
-    answer(tmp_path, ["token_mask"])
-    content = json.loads((tmp_path / REPEAT).read_text())
-    (tmp_path / REPEAT).write_text(json.dumps({"calls": CALLS[fault][0](content["calls"])}))
-    (one,) = grade([tmp_path], ["token_mask"])
-    assert list(losses(one)) == ["token_mask/repeat"]
-    assert losses(one)["token_mask/repeat"].startswith(CALLS[fault][1])
-
-
-# A program of its own -----------------------------------------------------------------------------------------------------
-
-PROGRAM = Path(__file__).with_name("attention_program.py").read_text()
-def answered_by(program: str, exported: Path, tmp_path: Path) -> Grade:
-    shutil.copy(READERS / "tensor_files.py", tmp_path)
-    (tmp_path / "program.py").write_text(program)
-    run_on_all([sys.executable, str(tmp_path / "program.py")], exported, "attention", tmp_path / "student")
-    (one,) = grade([tmp_path / "student"], ["attention"])
-    return one
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    export(tmp_path_factory.mktemp("export") / "cases", ["attention"])
-    return tmp_path_factory.getbasetemp() / "export0" / "cases"
-
-
-def test_a_program_that_is_right_has_full_marks(exported: Path, tmp_path: Path) -> None:
-    one = answered_by(PROGRAM, exported, tmp_path)
-    assert (losses(one), one.score, one.flags) == ({}, 54, [])
-
-
-def test_a_planted_fault_costs_the_cases_it_touches_and_no_other(exported: Path, tmp_path: Path) -> None:
-    """A window of W keys lets W + 1 through (huggingface/transformers#39408)."""
-    assert PROGRAM.count("j >= p - left") == 1
-    one = answered_by(PROGRAM.replace("j >= p - left", "j >= p - left - 1"), exported, tmp_path)
-    assert set(losses(one)) == {f"attention/{name}" for name in ("window-left", "window-both-lengths", "sinks-softcap-window")}
-    assert one.score == 54 - 6
