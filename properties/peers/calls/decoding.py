@@ -5,10 +5,25 @@ Nothing but NumPy and the libraries is imported, these inside the functions, so 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
 import numpy as np
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """PyTorch on one thread: for a row of a few numbers a second one costs more to wake than the row takes, 11 ms on a busy machine."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def transformers_filters(logits: Any, *, temperature: Any = 1.0, top_k: Any = None, top_p: Any = None, min_p: Any = None) -> Any:
@@ -67,7 +82,7 @@ def transformers_speculative(
         def multinomial(x: Any, num_samples: int, u: Any = sample_u[b]) -> Any:
             return (x.cumsum(-1) <= u.to(x.dtype) * x.sum(-1, keepdim=True)).sum(-1, keepdim=True)
 
-        with mock.patch.object(torch, "rand_like", rand_like), mock.patch.object(torch, "multinomial", multinomial):
+        with mock.patch.object(torch, "rand_like", rand_like), mock.patch.object(torch, "multinomial", multinomial), _one_thread():
             row, m = utils._speculative_sampling(draft_tokens[b : b + 1, :n], q, n, p)
         tokens[b, : row.shape[1]], accepted[b] = row[0].numpy(), int(m)
     return tokens, accepted
@@ -87,7 +102,8 @@ def transformers_speculative_own(
         if n == 0 or bool((draft_probs[b, :n].gather(1, draft_tokens[b, :n, None]) == 0).any()):
             raise NotImplementedError("no draft, or one of probability 0")
         q, p = draft_probs[b : b + 1, :n].double().log(), target_probs[b : b + 1, : n + 1].double().log()
-        row, m = utils._speculative_sampling(draft_tokens[b : b + 1, :n], q, n, p)
+        with _one_thread():
+            row, m = utils._speculative_sampling(draft_tokens[b : b + 1, :n], q, n, p)
         tokens[b, : row.shape[1]], accepted[b] = row[0].numpy(), int(m)
     return tokens, accepted
 
