@@ -67,11 +67,18 @@ def a_zero_point_of_zero_is_no_other(trial: Trial) -> Judgement:
 
 @law(every=2, minimise=False)
 def codes_and_zero_points_move_together(trial: Trial) -> Judgement:
-    """q + 1 and zero + 1 stand for the numbers q and zero stand for. Allowed: the bounds of both calls."""
-    if not trial.answer:
-        return NOTHING
+    """q + 1 and zero + 1 (or - 1, where 8 bits hold no more) stand for the numbers q and zero stand for.
+
+    Allowed: the bounds of both calls.
+    """
     q, zero = trial.case.arrays["q"], trial.case.arrays["zero"]
-    other = trial.on(trial.case.with_arrays(q=q + q.dtype.type(1), zero=zero + 1))
+    if not trial.answer or not q.size:
+        return NOTHING
+    least, most = (int(pick([edge(q), edge(zero)])) for pick, edge in ((min, np.min), (max, np.max)))
+    step = 1 if most < (127 if least < 0 else 255) else -1
+    if least + step < (-127 if least < 0 else 0):
+        return NOTHING
+    other = trial.on(trial.case.with_arrays(q=(q + step).astype(q.dtype), zero=zero + step))
     return pinned(within(other.answer, {"out": trial.answer["out"].astype(np.float64)},
                          {"out": trial.allowed["out"] + other.allowed["out"]}), trial, other)  # fmt: skip
 

@@ -1,0 +1,74 @@
+"""Quantization of ONNX Runtime, PyTorch and bitsandbytes, and pruning of PyTorch, on a CPU.
+
+Addresses: https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html, https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html,
+https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html, https://onnx.ai/onnx/operators/onnx__MatMulInteger.html,
+https://docs.pytorch.org/docs/stable/generated/torch.quantize_per_tensor.html,
+https://docs.pytorch.org/docs/stable/generated/torch.fake_quantize_per_tensor_affine.html,
+https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.prune.l1_unstructured.html,
+https://huggingface.co/docs/bitsandbytes/reference/functional
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from ..arithmetic import Arithmetic
+from ..declaration import subject
+from .calls import pruning, quantization
+from .installed import copy_of, library_version, versions_text
+
+# Both saturate symmetric codes at -128, as their pages say. ONNX: "it's rounding to the nearest ties to even", then the zero point.
+# PyTorch rounds after it has added the zero point in quantize_per_tensor and quantize_per_channel, and before that in fake quantization,
+# so that the two differ by a code on halves of odd zero points, as measured; its pages write round(x / scale + zero_point) for both.
+# torch.nn.utils.prune takes round(amount n) weights by topk, which promises no order among equals. bitsandbytes multiplies by
+# 127 / absmax.
+FULL = {"symmetric_codes": "full"}
+INT8: dict[str, Any] = {"only": {"bits": ["8"]}, "dtypes": ("float32",)}
+Declared = tuple[str, Callable[..., Any], dict[str, Any]]
+
+# name: (library and extra, framework, (operation, the function in `calls`, what it declares) ...)
+PEERS: dict[str, tuple[str, str, tuple[Declared, ...]]] = {
+    "onnxruntime": ("onnxruntime", "numpy", (
+        ("quantize", quantization.onnxruntime_quantize, {**INT8, "conventions": FULL}),
+        ("dequantize", quantization.onnxruntime_dequantize, {"dtypes": ("float32",)}),
+        ("quantized_matmul", quantization.onnxruntime_matmul, {"dtypes": ("float32",)}),
+    )),
+    "onnxruntime_dynamic": ("onnxruntime", "numpy", (
+        ("quantize", quantization.onnxruntime_dynamic, {**INT8, "only": {"bits": ["8"], "symmetric": ["no"]}}),
+    )),
+    "torch_quantize": ("torch", "torch", (
+        ("quantize", quantization.torch_quantize, {**INT8, "conventions": {**FULL, "code_ties": "even_with_zero"}}),
+        ("dequantize", quantization.torch_dequantize, {"dtypes": ("float32",)}),
+        ("quantized_matmul", quantization.torch_int_mm, {"dtypes": ("float32", "float64")}),
+    )),
+    "torch_fake_quantize": ("torch", "torch", (
+        ("quantize", quantization.torch_fake_quantize, {**INT8, "conventions": FULL}),
+    )),
+    "torch_prune": ("torch", "torch", (
+        ("prune_magnitude", pruning.torch_prune, {
+            "dtypes": ("float32", "float64"), "conventions": {"pruned_count": "nearest", "pruned_ties": "any"}}),
+    )),
+    "bitsandbytes": ("bitsandbytes", "torch", (
+        ("quantize", quantization.bitsandbytes_rows, {
+            "only": {"bits": ["8"], "symmetric": ["yes"]}, "dtypes": ("float16",), "arithmetic": Arithmetic(out="float32"),
+            "refuses": ("empty",)}),
+        ("dequantize_blockwise", quantization.bitsandbytes_blockwise, {"dtypes": ("float32",), "refuses": ("empty",)}),
+    )),
+}  # fmt: skip
+
+
+def library_versions(name: str) -> dict[str, str]:
+    """The version of the library; of onnx too, which writes the models of ONNX Runtime."""
+    extra = PEERS[name][0]
+    return {library: library_version(library, extra=extra) for library in ((extra, "onnx") if extra == "onnxruntime" else (extra,))}
+
+
+@lru_cache
+def subjects(name: str) -> tuple[Callable[..., Any], ...]:
+    """The operations of one peer, declared. Raises UsageError where the library is missing."""
+    version = versions_text(library_versions(name))
+    _, framework, declared = PEERS[name]
+    return tuple(subject(operation, name=name, version=version, framework=framework, **told)(copy_of(function))
+                 for operation, function, told in declared)  # fmt: skip
