@@ -85,5 +85,11 @@ PEER_MODULES: dict[str, str] = {
     "torch_multinomial_16bit": "decoding",
     "torch_categorical": "decoding",
     "vllm_pool": "vllm_allocator",
+    "onnxruntime": "quantization",
+    "onnxruntime_dynamic": "quantization",
+    "torch_quantize": "quantization",
+    "torch_fake_quantize": "quantization",
+    "torch_prune": "quantization",
+    "bitsandbytes": "quantization",
     "sglang_radix": "sglang_allocator",
 }
