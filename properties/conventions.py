@@ -89,8 +89,12 @@ CONVENTIONS: dict[str, Convention] = {
         ("on", "off"), "the moments are divided by 1 - beta^step, or used as they are", ("adamw_step",),
     ),
     "all_ignored": Convention(
-        ("zero", "nan"), "the mean over no target, all of them being ignored or of weight 0: 0, or NaN",
-        ("cross_entropy", "vocab_parallel_cross_entropy", "distillation_loss"),
+        ("zero", "nan"), "the mean over no target, all of them being ignored or of weight 0: 0, or NaN; the gradient of targets of "
+        "weight 0: 0, or NaN", ("cross_entropy", "cross_entropy_backward", "vocab_parallel_cross_entropy", "distillation_loss"),
+    ),
+    "ignored_logits": Convention(
+        ("ignored", "spread"), "NaN or inf in the logits of a row that is ignored: its gradient is 0, or NaN; that of other rows is its own",
+        ("cross_entropy_backward",),
     ),
     "code_ties": Convention(
         ("even", "even_with_zero", "away", "any"), "x / scale half way between two codes: rounded to even before the zero point is added, or "

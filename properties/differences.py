@@ -162,6 +162,9 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
          "0 times infinity."),
     ),
     "cross_entropy_backward": (
+        ("NaN in a row that is ignored", "Its gradient is 0: here. NaN, since the softmax of the row is multiplied with 0: PyTorch. Declared "
+         "ignored_logits."),
+        ("a mean over weight 0", "Gradients 0: here. NaN: PyTorch; but 0 where all targets are ignored. Declared all_ignored."),
         ("dloss", "One number, or one a row: here. Megatron-LM and Liger scale the logits' memory in place, so that a second backward pass "
          "reads what the first left."),
     ),

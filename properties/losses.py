@@ -55,6 +55,18 @@ def _of_nothing(loss: Float64, case: Case, conventions: Mapping[str, str]) -> di
     return {"loss": loss}
 
 
+def _gradient(case: Case, conventions: Mapping[str, str]) -> dict[str, Float64]:
+    """The gradient; NaN where a declared mean over no weight, or what stands in an ignored row, makes it so."""
+    dz = reference.cross_entropy_backward(**case.arguments())
+    counts = case.arrays["targets"] != case.options.get("ignore_index", -100)
+    unsaid = np.zeros(counts.shape, dtype=bool)
+    if conventions["all_ignored"] == "nan" and case.options.get("reduction", "mean") == "mean" and _weight(case) == 0.0:
+        unsaid |= counts
+    if conventions["ignored_logits"] == "spread":
+        unsaid |= ~counts & ~np.isfinite(case.arrays["logits"].astype(np.float64)).all(axis=-1)
+    return {"dlogits": np.where(unsaid[..., None], np.nan, dz)}
+
+
 def _weight(case: Case) -> float:
     """The sum of the weights of the targets that count."""
     y = case.arrays["targets"]
@@ -88,7 +100,7 @@ CROSS_ENTROPY_BACKWARD = Operation(
     name="cross_entropy_backward",
     summary="The gradient of cross-entropy with respect to the logits.",
     oracle=reference.cross_entropy_backward,
-    answer=lambda case, conventions: {"dlogits": reference.cross_entropy_backward(**case.arguments())},
+    answer=_gradient,
     bound=lambda arithmetic, case, conventions: bounds.cross_entropy_backward_bound(arithmetic, **case.arguments()),
     cases=_backward_cases,
     laws=CROSS_ENTROPY_BACKWARD_LAWS,

@@ -42,8 +42,7 @@ def adamw_step_bound(
     r = roundings(arithmetic)
     u, eta = r.elementwise.u + _OWN, r.elementwise.eta
     p, grad, m, v = (arguments.widen(name, x) for name, x in (("param", param), ("grad", grad), ("m", m), ("v", v)))
-    options = {"step": step, "lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay}
-    new_p, new_m, new_v = adamw_step(p, grad, m, v, **options)
+    new_p, new_m, new_v = adamw_step(p, grad, m, v, step=step, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         m_error = r.out.bound(new_m, _moment(u, eta, beta1, np.abs(m), np.abs(grad)))
         square = grad * grad

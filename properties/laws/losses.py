@@ -93,7 +93,10 @@ def _poisoned(case: Case) -> Case | None:
 
 @law(prepare=_poisoned, every=2)
 def ignored_rows_never_matter(trial: Trial) -> Judgement:
-    """NaN in rows whose target is ignored changes nothing; their own loss and gradient are 0. Allowed: the bound, of them 0."""
+    """NaN in rows whose target is ignored changes nothing in others; their own loss and gradient are 0. Allowed: the bound, of them 0.
+
+    Where it is declared to spread, the gradient of that row itself is NaN, and no other.
+    """
     return within(trial.answer, trial.wanted, trial.allowed)
 
 
@@ -196,7 +199,7 @@ def a_step_against_the_gradient_moves_the_target_up(trial: Trial) -> Judgement:
     at = rows.spread(np.where(np.arange(rows.z.shape[-1]) == rows.y[:, None], -1.0, 1.0))
     g = case.arrays["dloss"].astype(np.float64)
     sign = at * np.sign(g)[..., None] if g.ndim else at * np.sign(g)
-    got = trial.answer["dlogits"].astype(np.float64) * sign
+    got = np.where(np.isnan(trial.wanted["dlogits"]), 0.0, trial.answer["dlogits"].astype(np.float64) * sign)
     return pinned(within({"dlogits": np.minimum(got, 0.0)}, {"dlogits": np.zeros(got.shape)}, trial.allowed), trial)
 
 

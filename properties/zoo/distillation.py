@@ -35,7 +35,7 @@ def mixed_with_the_students_share(
         b = log_t.dtype.type(beta)
         log_m = np.logaddexp(np.log(1 - b) + log_t, np.log(b) + log_s)
         of_t, of_s = (textbook.divergence_of(log_p, log_m, "forward_kl", beta) for log_p in (log_t, log_s))
-        return b * of_t + (1 - b) * of_s
+        return np.asarray(b * of_t + (1 - b) * of_s)
 
     return textbook.distillation_loss(student, teacher, targets, temperature=temperature, alpha=alpha, divergence=divergence, beta=beta,
                                       ignore_index=ignore_index, rows=rows)  # fmt: skip
@@ -51,7 +51,7 @@ def averaged_over_classes(
 ) -> Array:  # fmt: skip
     """The divergence is a mean over classes instead of a sum: V times too small."""
     def rows(log_t: Array, log_s: Array, divergence: str, beta: float) -> Array:
-        return textbook.divergence_of(log_t, log_s, divergence, beta) / log_t.dtype.type(log_t.shape[-1])
+        return np.asarray(textbook.divergence_of(log_t, log_s, divergence, beta) / log_t.dtype.type(log_t.shape[-1]))
 
     return textbook.distillation_loss(student, teacher, targets, temperature=temperature, alpha=alpha, divergence=divergence, beta=beta,
                                       ignore_index=ignore_index, rows=rows)  # fmt: skip

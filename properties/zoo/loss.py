@@ -8,6 +8,7 @@ import numpy as np
 
 from . import textbook_losses as textbook
 from .specimen import mutant
+from .textbook_decoding import working
 from .textbook_losses import Array
 
 FAMILY = "loss"
@@ -69,7 +70,7 @@ def ignored_targets_weighed(
     options = {"weights": weights, "ignore_index": ignore_index, "label_smoothing": label_smoothing, "z_loss": z_loss}
     if reduction != "mean":
         return textbook.cross_entropy(logits, targets, reduction=reduction, **options)
-    total = textbook.cross_entropy(textbook.working(logits), targets, reduction="sum", **options)
+    total = textbook.cross_entropy(working(logits), targets, reduction="sum", **options)
     V = logits.shape[-1]
     w = np.ones(V) if weights is None else weights.astype(np.float64)
     weight = w[np.asarray(targets) % V].sum()

@@ -94,7 +94,7 @@ def divergence_of(log_t: Array, log_s: Array, divergence: str, beta: float) -> A
         return kl(log_t, log_s) if divergence == "forward_kl" else kl(log_s, log_t)
     b = log_t.dtype.type(beta)
     log_m = np.logaddexp(np.log(b) + log_t, np.log(1 - b) + log_s)
-    return b * kl(log_t, log_m) + (1 - b) * kl(log_s, log_m)
+    return np.asarray(b * kl(log_t, log_m) + (1 - b) * kl(log_s, log_m))
 
 
 def distillation_loss(student: Any, teacher: Any, targets: Any, *, temperature: float, alpha: float, divergence: str, beta: float = 0.5,

@@ -9,7 +9,8 @@ import numpy as np
 from ..arithmetic import Arithmetic
 from . import textbook_losses as textbook
 from .specimen import variant
-from .textbook_losses import Array, log_softmax, working
+from .textbook_decoding import working
+from .textbook_losses import Array, log_softmax
 
 FAMILY = "loss"
 FORMATS = ["float32", "float64", "float16", "bfloat16"]

@@ -78,8 +78,7 @@ def step_in_float64(
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Computed in float64 and rounded once."""
     arrays = [np.asarray(x, np.float64) for x in (param, grad, m, v)]
-    options = {"step": step, "lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay}
-    new, new_m, new_v = step_as_in_the_book(*arrays, **options)
+    new, new_m, new_v = step_as_in_the_book(*arrays, step=step, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)
     return new.astype(param.dtype), new_m.astype(param.dtype), new_v.astype(param.dtype)
 
 
@@ -88,8 +87,8 @@ def step_in_place(
     param: Any, grad: Any, m: Any, v: Any, *, step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float
 ) -> None:  # fmt: skip
     """Parameters and moments are overwritten, element by element."""
-    options = {"step": step, "lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay}
-    for old, new in zip((param, m, v), step_as_in_the_book(param, grad, m, v, **options)):
+    stepped = step_as_in_the_book(param, grad, m, v, step=step, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)
+    for old, new in zip((param, m, v), stepped):
         old[...] = new
 
 
