@@ -107,7 +107,7 @@ def verification(B: int, K: int, V: int) -> dict[str, Any]:
     q, p = sixteenths(B, K, V).astype(np.float32), sixteenths(B, K + 1, V, seed=1).astype(np.float32)
     p[::2, :K] = q[::2]                                                         # half of the drafts go far
     x = q.argmax(axis=-1)
-    x[-1, 1] = -1                                                               # ends its draft
+    x[-1, 0] = -1                                                               # ends its draft
     u, last = generator.integers(0, 16, (B, K)) / 16, generator.integers(0, 16, B) / 16
     return {"draft_tokens": x, "draft_probs": q, "target_probs": p, "accept_u": u.astype(np.float32), "sample_u": last.astype(np.float32),
             "draft_lengths": np.arange(B) % (K + 1)}  # fmt: skip
