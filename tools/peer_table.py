@@ -55,7 +55,7 @@ def run_peers(operations: list[str], *, budget: str, failures: Path, quiet: bool
     rows = []
     for peer in PEER_MODULES:
         for operation in operations:
-            if operation in STATEFUL_NAMES and not _makes_objects(peer):
+            if operation in STATEFUL_NAMES and _object_of(peer) != operation:
                 continue                                                        # known without a process that loads its library
             if not quiet:
                 console(stderr=True).print(f"peers:{peer} {operation}", style="dim")
@@ -69,8 +69,9 @@ def run_peers(operations: list[str], *, budget: str, failures: Path, quiet: bool
     return rows
 
 
-def _makes_objects(peer: str) -> bool:
-    return hasattr(import_module(f"oracles.properties.peers.{PEER_MODULES[peer]}"), "objects")
+def _object_of(peer: str) -> str:
+    """The operation whose objects a peer makes, or "" for a peer of functions."""
+    return getattr(import_module(f"oracles.properties.peers.{PEER_MODULES[peer]}"), "OBJECT", "")
 
 
 def _row(peer: str, operation: str, budget: str, failures: Path, max_cases: int | None) -> PeerRow:

@@ -20,7 +20,8 @@ WRONG: dict[str, str] = {
     "tinygrad_single_key": "tinygrad-single-hidden-key",
 }
 
-# name of a peer: the module in this folder that declares it. A module has `subjects(name)` and `library_versions(name)`.
+# name of a peer: the module in this folder that declares it. A module has `subjects(name)` and `library_versions(name)`,
+# and for objects `objects(name)` and OBJECT, their operation.
 PEER_MODULES: dict[str, str] = {
     "torch_sdpa": "torch_sdpa",
     "torch_sdpa_negative_scale": "torch_sdpa",
@@ -92,7 +93,7 @@ PEER_MODULES: dict[str, str] = {
     "onnxruntime_dynamic": "quantization",
     "torch_quantize": "quantization",
     "torch_fake_quantize": "quantization",
-    "torch_prune": "quantization",
-    "bitsandbytes": "quantization",
+    "torch_prune": "pruning",
+    "bitsandbytes": "bitsandbytes_blocks",
     "sglang_radix": "sglang_allocator",
 }

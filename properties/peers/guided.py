@@ -27,6 +27,7 @@ from .calls import guided as calls
 from .installed import library_version
 
 EXTRA = "guided"
+OBJECT = "token_mask"                                                           # the operation whose objects these are
 
 # name: (distribution, package, factory)
 PEERS: dict[str, tuple[str, str, Callable[..., Any]]] = {
@@ -51,4 +52,4 @@ def subjects(name: str) -> tuple[Callable[..., Any], ...]:
 def objects(name: str) -> dict[str, Callable[..., Any]]:
     """The factory of guides by operation. Raises UsageError where the library is missing."""
     library_versions(name)
-    return {"token_mask": PEERS[name][2]}
+    return {OBJECT: PEERS[name][2]}

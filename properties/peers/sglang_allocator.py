@@ -14,6 +14,7 @@ from typing import Any
 from ..declaration import UsageError
 from .calls.sglang_tree import RadixPool
 
+OBJECT = "block_allocator"                                                      # the operation whose object it is
 PEERS: dict[str, Callable[..., Any]] = {"sglang_radix": RadixPool}
 
 
@@ -35,4 +36,4 @@ def subjects(name: str) -> tuple[Callable[..., Any], ...]:
 def objects(name: str) -> dict[str, Callable[..., Any]]:
     """The allocator, by the name of its operation. Raises UsageError where the library is missing."""
     library_versions(name)
-    return {"block_allocator": PEERS[name]}
+    return {OBJECT: PEERS[name]}

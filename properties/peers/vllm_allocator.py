@@ -12,6 +12,7 @@ from typing import Any
 from ..declaration import UsageError
 from .calls.vllm_pool import VLLMPool
 
+OBJECT = "block_allocator"                                                      # the operation whose object it is
 PEERS: dict[str, Callable[..., Any]] = {"vllm_pool": VLLMPool}
 
 
@@ -33,4 +34,4 @@ def subjects(name: str) -> tuple[Callable[..., Any], ...]:
 def objects(name: str) -> dict[str, Callable[..., Any]]:
     """The allocator, by the name of its operation. Raises UsageError where the library is missing."""
     library_versions(name)
-    return {"block_allocator": PEERS[name]}
+    return {OBJECT: PEERS[name]}

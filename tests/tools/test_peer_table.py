@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oracles.properties import UsageError, check
-from oracles.properties.peers import sglang_allocator
+from oracles.properties.peers import PEER_MODULES, sglang_allocator
 from oracles.properties.report import FAILED, HELD, Report, Verdict
+from oracles.properties.stateful_names import STATEFUL_NAMES
 from oracles.reference import BlockAllocator
 from oracles.tools import peer_table
 from oracles.tools.peer_table import PeerRow, run_peers
@@ -66,7 +68,7 @@ def test_a_limit_on_cases_reaches_the_check(monkeypatch: pytest.MonkeyPatch) -> 
     assert limits == [7]
 
 
-OBJECT_REPORT = Report("kv_cache", "peers:object", {}, {}, 0, 2.0, (Verdict("a_kept_law", HELD, "", 5, 77),), (), 3, 2, "object 2.0")
+OBJECT_REPORT = Report("block_allocator", "peers:object", {}, {}, 0, 2.0, (Verdict("a_kept_law", HELD, "", 5, 77),), (), 3, 2, "object 2.0")
 
 
 def test_objects_stand_beside_functions_without_a_bound_and_are_put_all_their_sequences(
@@ -76,14 +78,14 @@ def test_objects_stand_beside_functions_without_a_bound_and_are_put_all_their_se
 
     def run(operation: str, peer: str, *, max_cases: int | None, **_: Any) -> Report:
         limits[operation] = max_cases
-        return OBJECT_REPORT if operation == "kv_cache" else REPORT
+        return OBJECT_REPORT if operation == "block_allocator" else REPORT
 
     monkeypatch.setattr(peer_table, "PEER_MODULES", {"object": "sglang_allocator"})
     monkeypatch.setattr(peer_table, "run", run)
-    run_peers(["kv_cache", "attention"], budget="quick", failures=Path("failures"), quiet=False, max_cases=7)
-    assert limits == {"kv_cache": None, "attention": 7}
+    run_peers(["block_allocator", "attention"], budget="quick", failures=Path("failures"), quiet=False, max_cases=7)
+    assert limits == {"block_allocator": None, "attention": 7}
     line = next(line for line in capsys.readouterr().out.splitlines() if "object 2.0" in line)
-    assert line.split() == ["peers:object", "object", "2.0", "kv_cache", "holds", "5", "77", "2"]
+    assert line.split() == ["peers:object", "object", "2.0", "block_allocator", "holds", "5", "77", "2"]
 
 
 def test_an_object_of_a_peer_is_checked_and_names_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +96,26 @@ def test_an_object_of_a_peer_is_checked_and_names_its_version(monkeypatch: pytes
     (row,) = run_peers(["block_allocator", "token_mask"], budget="0", failures=Path("failures"), quiet=True)
     assert row.report is not None
     assert (row.report.operation, row.report.version, row.report.held) == ("block_allocator", "sglang 0", True)
+
+
+def test_every_peer_that_makes_objects_says_of_which_operation() -> None:
+    modules = [import_module(f"oracles.properties.peers.{module}") for module in set(PEER_MODULES.values())]
+    makers = [module for module in modules if hasattr(module, "objects")]
+    assert {module.OBJECT for module in makers} <= set(STATEFUL_NAMES)
+    assert [module for module in modules if hasattr(module, "OBJECT")] == makers
+    assert len(makers) >= 3
+
+
+def test_a_missing_library_is_said_of_the_operation_of_its_objects_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(operation: str, peer: str, **_: Any) -> Report:
+        if peer == "peers:first":
+            return OBJECT_REPORT
+        raise UsageError("SUBJECT: llguidance cannot be imported; want it: pip install 'oracles[guided]'")
+
+    monkeypatch.setattr(peer_table, "PEER_MODULES", {"first": "sglang_allocator", "llguidance": "guided"})
+    monkeypatch.setattr(peer_table, "run", run)
+    rows = run_peers(["block_allocator", "token_mask"], budget="quick", failures=Path("failures"), quiet=True)
+    assert [(row.peer, row.operation) for row in rows] == [("peers:first", "block_allocator"), ("peers:llguidance", "token_mask")]
 
 
 @pytest.mark.usefixtures("peers")
