@@ -336,6 +336,8 @@ SHARED = {law.name for law in operation_named("attention").laws} & {law.name for
 
 # Operations whose laws are shown to fail in a file of their own, which sees to it that none is left out.
 ELSEWHERE = {**dict.fromkeys(("kv_bytes", "training_bytes", "model_flops", "token_accuracy"), "test_costs_laws_can_fail.py"),
+             **dict.fromkeys(("filter_probabilities", "apply_penalties", "sample", "speculative_verify", "tree_positions",
+                              "speculative_loop", "mtp_loop", "mtp_loss"), "test_decoding_laws_can_fail.py"),
              "padded_positions": "test_padded_positions_laws_can_fail.py",
              "rope": "test_rope_laws_can_fail.py", "write_kv": "test_rope_laws_can_fail.py",
              "paged_attention": "test_paged_laws_can_fail.py", "mla_attention": "test_mla_laws_can_fail.py"}

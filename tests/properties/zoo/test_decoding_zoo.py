@@ -31,6 +31,10 @@ VARIANTS = [s for s in ALL if s.kind == "variant"]
 SAMPLE = ("filter-ascending-sort", "filter-threshold-keeps-ties", "penalties-token-by-token", "sample-by-alias-tables", "sample-gumbel-max",
           "verify-by-quotient", "verify-other-end-of-the-uniforms", "verify-own-generator", "tree-positions-in-order", "mtp-rolled-labels",
           "loop-with-a-cache-by-prefix", "mtp-loop-other-order-of-the-uniforms")
+# The textbook of each operation, which mutants are made of.
+TEXTBOOKS = {"filter_probabilities": "filter-textbook", "apply_penalties": "penalties-textbook", "sample": "sample-textbook",
+             "speculative_verify": "verify-textbook", "tree_positions": "tree-positions-walked", "speculative_loop": "loop-textbook",
+             "mtp_loop": "mtp-loop-textbook", "mtp_loss": "mtp-textbook"}  # fmt: skip
 each_mutant = pytest.mark.parametrize("specimen", MUTANTS, ids=[s.id for s in MUTANTS])
 
 
@@ -62,6 +66,17 @@ def test_there_are_more_than_twenty_legal_variants_of_every_way_to_use_uniforms(
 @pytest.mark.parametrize("name", ["top_k_ties", "top_p_ties", "top_p_crossing", "top_p_of", "min_p_order", "argmax_ties"])
 def test_every_convention_of_a_filter_is_followed_by_some(name: str) -> None:
     assert any(s.declaration.conventions[name] not in ("lowest", "kept", "top_k_left", "after_top_p") for s in VARIANTS)
+
+
+@pytest.mark.parametrize("operation", TEXTBOOKS)
+def test_the_textbook_keeps_every_law(operation: str) -> None:
+    specimen = next(s for s in VARIANTS if s.id == TEXTBOOKS[operation])
+    fate = keeper.fate_of(specimen, budget="quick")
+    assert (specimen.operation, fate.status, fate.reason) == (operation, "lives", "")
+
+
+def test_every_operation_of_decoding_has_a_textbook() -> None:
+    assert {s.operation for s in ALL} == set(TEXTBOOKS)
 
 
 @pytest.mark.parametrize("name", SAMPLE)

@@ -164,7 +164,10 @@ def textbook_as_subject(operation: str, **declared: Any) -> Any:
 
 # Operations whose textbook is a module of its own, shown to be right in another file.
 OTHER_TEXTBOOKS = {**dict.fromkeys(("kv_bytes", "training_bytes", "model_flops", "token_accuracy"), "test_metrics_zoo.py"),
-                   "rope": "test_rope_zoo.py", "write_kv": "test_rope_zoo.py"}
+                   **dict.fromkeys(("filter_probabilities", "apply_penalties", "sample", "speculative_verify", "tree_positions",
+                                    "speculative_loop", "mtp_loop", "mtp_loss"), "test_decoding_zoo.py"),
+                   "paged_attention": "test_caches.py", "mla_attention": "test_caches.py",
+                   "rope": "test_rope_zoo.py", "write_kv": "test_rope_zoo.py", "padded_positions": "test_rope_zoo.py"}
 IN_THE_TEXTBOOK = [operation for operation in SIGNATURES if operation not in OTHER_TEXTBOOKS]
 
 

@@ -56,7 +56,7 @@ def test_every_kind_of_rounding_is_declared_by_some(name: str) -> None:
 @pytest.mark.parametrize("name", ["empty_rows", "empty_lse", "nonfinite_behind_mask", "head_map", "window_counts_current"])
 def test_every_convention_is_followed_by_some(name: str) -> None:
     usual = {"zero", "minus_infinity", "undeclared", "contiguous", "no"}
-    assert any(s.declaration.conventions[name] not in usual for s in VARIANTS.values())
+    assert any(s.declaration.conventions[name] not in usual for s in VARIANTS.values() if s.operation in SIGNATURES)
 
 
 @pytest.mark.parametrize("specimen", VARIANTS.values(), ids=list(VARIANTS))
