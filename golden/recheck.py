@@ -22,7 +22,7 @@ from oracles.properties.case import Case
 from oracles.properties.conventions import declared
 from oracles.properties.operations import operation_named
 
-from . import double_double_attention, double_double_rows
+from . import double_double_attention, double_double_losses, double_double_quantization, double_double_rows
 from .certified import Float64, Limbs
 from .double_double import DD, WORST, U
 from .double_double_functions import EXP_BOUND, LOG_BOUND, TANH_BOUND, TRIG_BOUND
@@ -44,6 +44,13 @@ DOUBLE_DOUBLE: dict[str, Callable[..., Mapping[str, DD]]] = {
     "mla_attention": double_double_attention.mla_attention,
     "filter_probabilities": double_double_rows.filter_probabilities,
     "mtp_loss": double_double_rows.mtp_loss,
+    "cross_entropy": double_double_losses.cross_entropy,
+    "cross_entropy_backward": double_double_losses.cross_entropy_backward,
+    "vocab_parallel_cross_entropy": double_double_losses.vocab_parallel_cross_entropy,
+    "distillation_loss": double_double_losses.distillation_loss,
+    "quantize": double_double_quantization.quantize,
+    "dequantize": double_double_quantization.dequantize,
+    "quantized_matmul": double_double_quantization.quantized_matmul,
 }
 
 

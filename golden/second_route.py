@@ -14,7 +14,7 @@ import numpy as np
 
 from oracles.properties.case import Case
 
-from . import draws
+from . import draws, textbook_losses, textbook_quantization
 from .certified import Limbs
 from .textbook_attention import PackedRows, PagedRows, TextbookRows, latent_rows, mp
 
@@ -225,4 +225,11 @@ FORMULAS: dict[str, Callable[[Mapping[str, Any]], Element]] = {
     "rope": _rope,
     "filter_probabilities": _filter,
     "mtp_loss": _mtp,
+    "cross_entropy": textbook_losses.cross_entropy,
+    "cross_entropy_backward": textbook_losses.cross_entropy_backward,
+    "vocab_parallel_cross_entropy": textbook_losses.vocab_parallel_cross_entropy,
+    "distillation_loss": textbook_losses.distillation_loss,
+    "quantize": textbook_quantization.quantize,
+    "dequantize": textbook_quantization.dequantize,
+    "quantized_matmul": textbook_quantization.quantized_matmul,
 }

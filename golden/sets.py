@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from oracles.properties.case import Case
 
-from . import ball_attention, ball_decoding, ball_gathered, ball_rope, ball_rows
+from . import ball_attention, ball_decoding, ball_gathered, ball_losses, ball_quantization, ball_rope, ball_rows
 from .attention_cases import attention_backward_cases, attention_cases
 from .cache_cases import mla_attention_cases, paged_attention_cases, rope_cases
 from .certified import Balls
 from .decoding_cases import filter_probabilities_cases, mtp_loss_cases
+from .loss_cases import cross_entropy_backward_cases, cross_entropy_cases, distillation_loss_cases, vocab_parallel_cross_entropy_cases
 from .packed_cases import attention_packed_backward_cases, attention_packed_cases
+from .quantization_cases import dequantize_cases, quantize_cases, quantized_matmul_cases
 from .row_cases import log_sum_exp_cases, merge_attention_cases, softmax_cases
 from .trace_cases import function_traces, object_traces
 from .traces import Trace
@@ -40,6 +42,13 @@ SETS: tuple[GoldenSet, ...] = (
     GoldenSet("mla_attention", mla_attention_cases, ball_gathered.mla_attention),
     GoldenSet("filter_probabilities", filter_probabilities_cases, ball_decoding.filter_probabilities),
     GoldenSet("mtp_loss", mtp_loss_cases, ball_decoding.mtp_loss),
+    GoldenSet("cross_entropy", cross_entropy_cases, ball_losses.cross_entropy),
+    GoldenSet("cross_entropy_backward", cross_entropy_backward_cases, ball_losses.cross_entropy_backward),
+    GoldenSet("vocab_parallel_cross_entropy", vocab_parallel_cross_entropy_cases, ball_losses.vocab_parallel_cross_entropy),
+    GoldenSet("distillation_loss", distillation_loss_cases, ball_losses.distillation_loss),
+    GoldenSet("quantize", quantize_cases, ball_quantization.quantize),
+    GoldenSet("dequantize", dequantize_cases, ball_quantization.dequantize),
+    GoldenSet("quantized_matmul", quantized_matmul_cases, ball_quantization.quantized_matmul),
 )
 
 

@@ -20,7 +20,9 @@ from oracles.properties import safetensors_file
 
 SMALL = ("softmax/pair", "log_sum_exp/near-zero", "merge_attention/near", "attention/bias-and-mask", "attention_backward/nothing-visible",
          "attention_packed/top-left", "attention_packed_backward/top-left", "rope/yarn", "paged_attention/sinks", "mla_attention/lengths",
-         "filter_probabilities/all-filters", "mtp_loss/everything")  # fmt: skip
+         "filter_probabilities/all-filters", "mtp_loss/everything", "cross_entropy/everything", "cross_entropy_backward/everything",
+         "vocab_parallel_cross_entropy/everything", "distillation_loss/jsd-temperature", "quantize/groups-affine",
+         "dequantize/groups-affine", "quantized_matmul/rows-and-columns")  # fmt: skip
 
 
 def entry_of(name: str, folder: Path = store.DATA) -> Entry:
