@@ -27,9 +27,11 @@ from .float_format import FloatFormat
 from .gqa import group_heads, repeat_heads
 from .guided import advance, compile_json_schema, compile_regex, forced_tokens, guided_process, token_mask
 from .kv_cache import KVCache, padded_positions, write_kv
+from .loss_scaler import LossScaler
 from .losses import cross_entropy, next_token_targets, perplexity, vocab_parallel_cross_entropy
 from .losses_backward import cross_entropy_backward
 from .memory_traffic import AttentionTraffic, memory_traffic
+from .mixed_precision import master_weight_step
 from .mla import mla_attention, mla_attention_absorbed, mla_compress, mla_scale
 from .model_config import ModelConfig
 from .mtp import mtp_loss, mtp_positions
@@ -75,6 +77,7 @@ __all__ = [
     "KVCache",
     "Latency",
     "Layout",
+    "LossScaler",
     "ModelConfig",
     "OutOfBlocks",
     "PagePool",
@@ -127,6 +130,7 @@ __all__ = [
     "log_sum_exp",
     "lora_bytes",
     "lora_parameters",
+    "master_weight_step",
     "matmul_intensity",
     "matmul_with_outliers",
     "memory_traffic",
