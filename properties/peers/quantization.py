@@ -1,11 +1,9 @@
-"""Quantization of ONNX Runtime, PyTorch and bitsandbytes, and pruning of PyTorch, on a CPU.
+"""Quantization of ONNX Runtime and PyTorch on a CPU.
 
 Addresses: https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html, https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html,
 https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html, https://onnx.ai/onnx/operators/onnx__MatMulInteger.html,
 https://docs.pytorch.org/docs/stable/generated/torch.quantize_per_tensor.html,
-https://docs.pytorch.org/docs/stable/generated/torch.fake_quantize_per_tensor_affine.html,
-https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.prune.l1_unstructured.html,
-https://huggingface.co/docs/bitsandbytes/reference/functional
+https://docs.pytorch.org/docs/stable/generated/torch.fake_quantize_per_tensor_affine.html
 """
 
 from __future__ import annotations
@@ -14,16 +12,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from ..arithmetic import Arithmetic
 from ..declaration import subject
-from .calls import pruning, quantization
+from .calls import quantization
 from .installed import copy_of, library_version, versions_text
 
 # Both saturate symmetric codes at -128, as their pages say. ONNX: "it's rounding to the nearest ties to even", then the zero point.
 # PyTorch rounds after it has added the zero point in quantize_per_tensor and quantize_per_channel, and before that in fake quantization,
 # so that the two differ by a code on halves of odd zero points, as measured; its pages write round(x / scale + zero_point) for both.
-# torch.nn.utils.prune takes round(amount n) weights by topk, which promises no order among equals. bitsandbytes multiplies by
-# 127 / absmax.
 FULL = {"symmetric_codes": "full"}
 INT8: dict[str, Any] = {"only": {"bits": ["8"]}, "dtypes": ("float32",)}
 Declared = tuple[str, Callable[..., Any], dict[str, Any]]
@@ -45,16 +40,6 @@ PEERS: dict[str, tuple[str, str, tuple[Declared, ...]]] = {
     )),
     "torch_fake_quantize": ("torch", "torch", (
         ("quantize", quantization.torch_fake_quantize, {**INT8, "conventions": FULL}),
-    )),
-    "torch_prune": ("torch", "torch", (
-        ("prune_magnitude", pruning.torch_prune, {
-            "dtypes": ("float32", "float64"), "conventions": {"pruned_count": "nearest", "pruned_ties": "any"}}),
-    )),
-    "bitsandbytes": ("bitsandbytes", "torch", (
-        ("quantize", quantization.bitsandbytes_rows, {
-            "only": {"bits": ["8"], "symmetric": ["yes"]}, "dtypes": ("float16",), "arithmetic": Arithmetic(out="float32"),
-            "refuses": ("empty",)}),
-        ("dequantize_blockwise", quantization.bitsandbytes_blockwise, {"dtypes": ("float32",), "refuses": ("empty",)}),
     )),
 }  # fmt: skip
 
