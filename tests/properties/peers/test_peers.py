@@ -30,7 +30,7 @@ LOG_SUM_EXP = ("answers", "lse_agrees_with_the_oracle", "nothing_but_minus_infin
 # What the peers of a module implement, where that is not attention; rope and write_kv are held to their laws in test_rope_peers.py,
 # attention over latents and through tables in test_cache_peers.py.
 OTHER_OPERATIONS = {"softmax": "softmax", "rope": "rope", "kv_cache": "write_kv", "deepseek": "mla_attention",
-                    "paged_attention": "paged_attention"}  # fmt: skip
+                    "paged_attention": "paged_attention", "quantization": "quantize", "pruning": "prune_magnitude"}  # fmt: skip
 
 HOLDING = {
     ("torch_sdpa", "attention"): (*FORWARD, "hidden_keys_have_no_weight_beside_low_scores"),
@@ -83,7 +83,7 @@ def test_a_released_library_keeps_the_laws(peer: str, operation: str) -> None:
         assert verdict.worst_ratio <= 1
 
 
-NEED_MORE = ("mlx_sdpa", "tinygrad", "triton_flash", "vllm_allocator")           # libraries that -m peers does not ask for
+NEED_MORE = ("mlx_sdpa", "tinygrad", "triton_flash", "vllm_allocator", "bitsandbytes_blocks")   # libraries that -m peers does not ask for
 
 
 @pytest.mark.parametrize("peer", [peer for peer, module in PEER_MODULES.items() if module not in NEED_MORE])
