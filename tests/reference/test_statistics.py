@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from fractions import Fraction
 from math import comb
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import scipy.stats
 
 from oracles.reference import bootstrap_interval, paired_permutation_test, two_sample_law_test
+from oracles.reference.statistics import _corrected
 
 VALUES = np.random.default_rng(3).exponential(1.0, 40)
 ALPHA = 0.05
@@ -36,6 +38,14 @@ def test_the_corrected_interval_of_a_skewed_sample_lies_further_to_its_long_side
     plain, corrected = (bootstrap_interval(VALUES, level=0.9, resamples=4000, seed=0, method=m) for m in ("percentile", "bca"))
     assert corrected.high > plain.high
     assert corrected.low > plain.low
+
+
+def test_a_biased_estimate_moves_both_tails_by_twice_its_bias() -> None:
+    """Three in four resamples below the estimate and no skewness: Phi(2 z0 + z), z0 = Phi^-1(3/4)."""
+    normal = NormalDist()
+    z0 = normal.inv_cdf(0.75)
+    tails = _corrected([0.05, 0.95], np.array([0.0, 0.0, 0.0, 2.0]), 1.0, np.array([-1.0, 0.0, 1.0]))
+    assert tails == [normal.cdf(z0 + (z0 + normal.inv_cdf(tail))) for tail in (0.05, 0.95)]
 
 
 def test_every_resample_of_two_values_is_known() -> None:
@@ -108,6 +118,29 @@ def fisher(a: tuple[int, int], b: tuple[int, int]) -> Fraction:
 def test_two_outcomes_have_fishers_p_value(a: tuple[int, int], b: tuple[int, int]) -> None:
     """Within five standard errors of the draws."""
     exact, resamples = float(fisher(a, b)), 20_000
+    p = two_sample_law_test(a, b, resamples=resamples, seed=0)
+    assert abs(p - exact) <= 5 * np.sqrt(exact * (1 - exact) / resamples) + 1 / (1 + resamples)
+
+
+def three_outcomes(a: tuple[int, ...], b: tuple[int, ...]) -> Fraction:
+    """The share of all 2 x 3 tables of the same margins whose Pearson statistic is at least as large, in fractions."""
+    n, margin = sum(a), [x + y for x, y in zip(a, b)]
+    total = sum(margin)
+
+    def statistic(table: tuple[int, ...]) -> Fraction:
+        rows = ((table, n), (tuple(k - x for k, x in zip(margin, table)), total - n))
+        return sum((x - Fraction(k * size, total)) ** 2 / Fraction(k * size, total) for row, size in rows for x, k in zip(row, margin))
+
+    tables = [(i, j, n - i - j) for i in range(margin[0] + 1) for j in range(margin[1] + 1) if 0 <= n - i - j <= margin[2]]
+    share = {table: Fraction(comb(margin[0], table[0]) * comb(margin[1], table[1]) * comb(margin[2], table[2]), comb(total, n))
+             for table in tables}  # fmt: skip
+    return sum((p for table, p in share.items() if statistic(table) >= statistic(a)), Fraction(0))
+
+
+@pytest.mark.parametrize(("a", "b"), [((6, 3, 1), (2, 3, 5)), ((10, 0, 1), (8, 3, 0)), ((5, 2, 2), (5, 4, 0))])
+def test_three_outcomes_of_unequal_margins_have_the_p_value_of_all_their_tables(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    """Within five standard errors of the draws."""
+    exact, resamples = float(three_outcomes(a, b)), 20_000
     p = two_sample_law_test(a, b, resamples=resamples, seed=0)
     assert abs(p - exact) <= 5 * np.sqrt(exact * (1 - exact) / resamples) + 1 / (1 + resamples)
 
