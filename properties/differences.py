@@ -216,4 +216,36 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
          "The token at it: callers who shift, and those who forgot."),
         ("equal logits", "The first: here, NumPy. Any: torch.argmax."),
     ),
+    "quantize": (
+        ("a half between two codes",
+         "To even, then the zero point is added: here, ONNX Runtime's QuantizeLinear, PyTorch's fake quantization. To even of the sum with the zero point: PyTorch's quantize_per_tensor and quantize_per_channel, one code apart for odd zero "
+         "points. Away from 0: C's roundf, as in ggml."),
+        ("the last symmetric code", "-127: here and in bitsandbytes. -128: PyTorch and ONNX, where it has no partner."),
+        ("quotient or reciprocal", "PyTorch's quantize_per_tensor multiplies by 1/scale, bitsandbytes by 127/absmax: one code in a million "
+         "is another, always within the margin."),
+        ("a block of zeros", "Scale 1: here; ONNX Runtime's DynamicQuantizeLinear too. bitsandbytes returns a maximum of 0."),
+        ("NaN", "Refused: here. A code like any other in PyTorch. An infinity: zeros for its row in bitsandbytes."),
+    ),
+    "dequantize": (
+        ("a zero point of 0", "0: here. Formats that store it less one wrap it around (ModelCloud/GPTQModel#2350)."),
+    ),
+    "quantized_matmul": (
+        ("scales", "Of the columns and of the rows, both: here. ONNX's MatMulInteger and torch._int_mm leave them to the caller."),
+    ),
+    "dequantize_blockwise": (
+        ("blocks", "Along the last axis, row by row: here. Through the whole array in memory order: bitsandbytes; the same where rows are "
+         "whole blocks."),
+        ("the half that comes first", "Codes of 4 bits: the low half in ONNX, and in `pack_int4`; the high half in bitsandbytes."),
+    ),
+    "prune_magnitude": (
+        ("how many go", "floor(sparsity n): here. round(sparsity n): torch.nn.utils.prune."),
+        ("equal magnitudes", "The lowest index goes first: here. Left open: torch.nn.utils.prune, by topk. By the rule of a quantile all "
+         "go."),
+    ),
+    "prune_2_4": (
+        ("equal magnitudes", "The lowest index stays: here. Left open by most: the choice of topk."),
+    ),
+    "gradual_masks": (
+        ("what was pruned", "Stays pruned: here. Ranked anew at every step: schemes that let weights grow back, another operation."),
+    ),
 }  # fmt: skip
