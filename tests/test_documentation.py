@@ -23,6 +23,8 @@ DECODING = ["filter_probabilities", "apply_penalties", "sample", "speculative_ve
             "mtp_loss", "acceptance_rate", "expected_tokens", "speed_up", "tree_mask", "tree_positions", "mtp_positions",
             "speculative_generate", "self_speculate", "compile_regex", "compile_json_schema", "token_mask", "advance", "draft_masks",
             "forced_tokens", "guided_process"]
+COMPRESSION = ["nf4_quantize", "fp8_quantize", "pack_int4", "unpack_int4", "matmul_with_outliers", "quantization_errors", "prune_units",
+               "pack_2_4", "unpack_2_4", "QuantizedKVCache"]
 CACHES = ["rope", "rope_frequencies", "yarn_mscale", "group_heads", "repeat_heads", "write_kv", "KVCache", "padded_positions",
           "BlockAllocator", "prefix_salt", "paging_waste", "paged_attention", "slot_mapping", "mla_compress", "mla_attention",
           "mla_attention_absorbed", "mla_scale", "rms_norm", "swiglu", "ContiguousCache", "PagePool", "PagedCache", "transformer_forward",
@@ -32,7 +34,7 @@ COSTS = ["parameter_count", "training_parts", "lora_bytes", "lora_parameters", "
          "steady_batch", "training_flops", "chinchilla_loss", "chinchilla_tokens", "chinchilla_split", "kaplan_ratio", "words",
          "pipeline_bubble", "zero_traffic", "in_unit", "of_unit", "show_bytes", "bootstrap_interval", "paired_permutation_test",
          "two_sample_law_test"]
-BESIDE = [*CACHES, *DECODING, *COSTS, "online_softmax", "memory_traffic"]
+BESIDE = [*CACHES, *DECODING, *COMPRESSION, *COSTS, "online_softmax", "memory_traffic"]
 
 
 def signature_in_the_contract(name: str) -> str:
