@@ -150,6 +150,12 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("what decays", "The parameter as it was: here, PyTorch. As it became: faults (huggingface/transformers#14539, "
          "bitsandbytes-foundation/bitsandbytes#2010)."),
     ),
+    "master_weight_step": (
+        ("a gradient that overflowed", "Nothing changes, and the step is not counted: here, torch.amp. The schedule moves on all the same: "
+         "faults (huggingface/accelerate#4242, NVIDIA-NeMo/Speech#3293)."),
+        ("what is saved", "The master and the moments: here. The rounded weights alone: faults (TensorAuto/OpenTau#185, "
+         "NVIDIA/Megatron-LM#1359)."),
+    ),
     "next_token_targets": (
         ("who shifts", "The targets, once, and the loss not at all: here, torchtune, Megatron-LM. The loss itself: Hugging Face models, "
          "whose labels are the tokens as they stand."),

@@ -13,6 +13,7 @@ from .losses import (
     NEXT_TOKEN_TARGETS,
     VOCAB_PARALLEL_CROSS_ENTROPY,
 )
+from .mixed_precision import MASTER_WEIGHT_STEP
 from .mla import MLA_ATTENTION
 from .mtp import MTP_LOSS
 from .operation import Operation
@@ -52,6 +53,7 @@ OPERATIONS: tuple[Operation, ...] = (
     MODEL_FLOPS,
     TOKEN_ACCURACY,
     ADAMW_STEP,
+    MASTER_WEIGHT_STEP,
     NEXT_TOKEN_TARGETS,
     CROSS_ENTROPY,
     CROSS_ENTROPY_BACKWARD,

@@ -89,6 +89,11 @@ SIGNATURES: dict[str, Signature] = {
     "token_accuracy": Signature(("logits", "tokens"), ("ignore_index",), ("right", "counted"), integers=("right", "counted")),
     "adamw_step": Signature(
         ("param", "grad", "m", "v"), ("step", "lr", "beta1", "beta2", "eps", "weight_decay"), ("param", "m", "v")),
+    "master_weight_step": Signature(
+        ("grad", "master", "m", "v"),
+        ("loss_scale", "max_norm", "step", "lr", "beta1", "beta2", "eps", "weight_decay", "fmt"), ("weights", "master", "m", "v"),
+        choices={"fmt": ("bfloat16", "float16")},
+    ),
     "next_token_targets": Signature(("tokens",), ("prompt_lengths", "segments", "ignore_index"), ("targets",), integers=("targets",)),
     "cross_entropy": Signature(
         ("logits", "targets"), ("weights", "ignore_index", "label_smoothing", "z_loss", "reduction"), ("loss",), choices=_REDUCTION),

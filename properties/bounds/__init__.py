@@ -12,6 +12,7 @@ from .losses import (
     vocab_parallel_cross_entropy_bound,
 )
 from .merge import merge_attention_bound
+from .mixed_precision import master_weight_step_bound
 from .mla import mla_attention_bound
 from .mtp import mtp_loss_bound
 from .optimizers import adamw_step_bound
@@ -40,6 +41,7 @@ __all__ = [
     "gradual_masks_bound",
     "kv_bytes_bound",
     "log_sum_exp_bound",
+    "master_weight_step_bound",
     "merge_attention_bound",
     "mla_attention_bound",
     "model_flops_bound",

@@ -19,7 +19,7 @@ _OWN = 2.0**-53
 
 def adamw_step_bound(
     arithmetic: ResolvedArithmetic, param: ArrayLike, grad: ArrayLike, m: ArrayLike, v: ArrayLike, *, step: int, lr: float, beta1: float,
-    beta2: float, eps: float, weight_decay: float,
+    beta2: float, eps: float, weight_decay: float, grad_error: float = 0.0,
 ) -> dict[str, Float64]:  # fmt: skip
     """How far a legal step may be from the exact one: {"param", "m", "v"}, the shape of param.
 
@@ -33,6 +33,7 @@ def adamw_step_bound(
     The numbers lr, betas, eps, weight_decay may be rounded to the format that is computed in, as kernels take them: 1 - beta
     then has an absolute error of u, which is the large term for beta2 near 1. The moment as lerp, m + (1 - b)(g - m), is
     covered, and so are lr / c, sqrt(v) / sqrt(c) + eps, and one division by the product. inf where v may overflow.
+    grad_error: how far, relative to themselves, the gradients that are stepped with may be from those given.
 
     >>> from oracles.properties import Arithmetic
     >>> options = {"step": 1, "lr": 0.1, "beta1": 0.5, "beta2": 0.5, "eps": 1e-8, "weight_decay": 0.0}
@@ -44,9 +45,10 @@ def adamw_step_bound(
     p, grad, m, v = (arguments.widen(name, x) for name, x in (("param", param), ("grad", grad), ("m", m), ("v", v)))
     new_p, new_m, new_v = adamw_step(p, grad, m, v, step=step, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        m_error = r.out.bound(new_m, _moment(u, eta, beta1, np.abs(m), np.abs(grad)))
+        m_error = r.out.bound(new_m, _moment(u, eta, beta1, np.abs(m), np.abs(grad)) + (1.0 - beta1) * grad_error * np.abs(grad))
         square = grad * grad
-        v_error = r.out.bound(new_v, _moment(u, eta, beta2, np.abs(v), square) + (1.0 - beta2) * (2.0 * u * square + eta))
+        squared = (2.0 * u + grad_error * (2.0 + grad_error)) * square + eta
+        v_error = r.out.bound(new_v, _moment(u, eta, beta2, np.abs(v), square) + (1.0 - beta2) * squared)
         fits = (square < r.elementwise.largest) & (np.abs(new_v) < r.elementwise.largest)
         m_hat, m_hat_error = _corrected(u, eta, new_m, m_error, beta1, step)
         v_hat, v_hat_error = _corrected(u, eta, new_v, v_error, beta2, step)

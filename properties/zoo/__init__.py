@@ -44,6 +44,8 @@ ZOO_MODULES: dict[str, tuple[str, ...]] = {
     "variants_losses": ("loss", "distillation"),
     "optimizer": ("optimizer",),
     "variants_optimizers": ("optimizer",),
+    "mixed_precision": ("mixed-precision",),
+    "variants_mixed_precision": ("mixed-precision",),
     "quantization": ("quantization",),
     "pruning": ("pruning",),
     "variants_quantization": ("quantization", "pruning"),
