@@ -238,9 +238,9 @@ def twice_x_has_twice_the_scale(trial: Trial) -> Judgement:
         return NOTHING
     given = {name: trial.case.arrays[name] * trial.case.arrays[name].dtype.type(2) for name in ("x", "scale") if name in trial.case.arrays}
     other = trial.on(trial.case.with_arrays(**given))
-    blank = np.zeros(scale.shape, bool)
+    blank: Array = np.zeros(scale.shape, bool)
     if "scale" not in trial.case.arrays:
-        blank = ~blocks_of(x, **_form(trial.case)).any(axis=-1)
+        blank = np.asarray(~blocks_of(x, **_form(trial.case)).any(axis=-1))
     wanted = {name: trial.answer[name].astype(np.float64) for name in ("q", "scale", "zero") if name in trial.answer}
     if "scale" in wanted:
         wanted["scale"] = np.where(blank, wanted["scale"], 2.0 * wanted["scale"])

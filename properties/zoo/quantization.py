@@ -73,7 +73,7 @@ def maximum_of_the_first_512(x: Any, *, bits: int, axis: Any = None, group: Any 
 
 
 def _no_zero_point(x: Array, s: Array, z: Array, bounds: tuple[int, int]) -> Array:
-    return np.clip(np.rint(x / s), *bounds).astype(np.int32)
+    return np.asarray(np.clip(np.rint(x / s), *bounds).astype(np.int32))
 
 
 @mutant(
@@ -101,7 +101,7 @@ def _wrapped(x: Array, s: Array, z: Array, bounds: tuple[int, int]) -> Array:
     span = 2 ** int(np.ceil(np.log2(bounds[1] - bounds[0] + 1)))
     low = bounds[0] - (bounds[0] < 0)
     codes = np.clip(np.rint(x / s), -(2.0**40), 2.0**40).astype(np.int64) + z
-    return ((codes - low) % span + low).astype(np.int32)
+    return np.asarray(((codes - low) % span + low).astype(np.int32))
 
 
 @mutant(
@@ -117,7 +117,7 @@ def codes_wrap_around(
 
 
 def _truncated(x: Array, s: Array, z: Array, bounds: tuple[int, int]) -> Array:
-    return np.clip(np.trunc(x / s) + z, *bounds).astype(np.int32)
+    return np.asarray(np.clip(np.trunc(x / s) + z, *bounds).astype(np.int32))
 
 
 @mutant(

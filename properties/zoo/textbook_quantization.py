@@ -75,7 +75,7 @@ def quantize(
 def plain_codes(x: Array, s: Array, z: Array, bounds: tuple[int, int]) -> Array:
     """clip(rint(x / s) + z)."""
     with np.errstate(over="ignore", divide="ignore"):
-        return np.clip(np.rint(x / s) + z, *bounds).astype(np.int32)
+        return np.asarray(np.clip(np.rint(x / s) + z, *bounds).astype(np.int32))
 
 
 def dequantize(q: Any, scale: Any, zero: Any, axis: int | None, group: int | None) -> Array:

@@ -48,7 +48,7 @@ def quantize_with_a_reciprocal_of_127(x: Any, *, bits: int, axis: Any = None, gr
 
 def _with_zero(x: Array, s: Array, z: Array, bounds: tuple[int, int]) -> Array:
     with np.errstate(over="ignore"):
-        return np.clip(np.rint(x / s + z.astype(x.dtype)), *bounds).astype(np.int32)
+        return np.asarray(np.clip(np.rint(x / s + z.astype(x.dtype)), *bounds).astype(np.int32))
 
 
 @variant("quantize", id="quantize-zero-point-inside", family=FAMILY, conventions={"code_ties": "even_with_zero"})
@@ -62,7 +62,7 @@ def quantize_rounds_the_sum(
 def _away(x: Array, s: Array, z: Array, bounds: tuple[int, int]) -> Array:
     with np.errstate(over="ignore"):
         t = x / s
-    return np.clip(np.sign(t) * np.floor(np.abs(t) + x.dtype.type(0.5)) + z, *bounds).astype(np.int32)
+    return np.asarray(np.clip(np.sign(t) * np.floor(np.abs(t) + x.dtype.type(0.5)) + z, *bounds).astype(np.int32))
 
 
 @variant("quantize", id="quantize-halves-away", family=FAMILY, source="https://github.com/ggml-org/ggml", conventions={"code_ties": "away"})

@@ -5,13 +5,14 @@ Nothing but the libraries is imported, inside the functions, so that this file r
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 
 def bitsandbytes_rows(x: Any, *, axis: Any = None) -> dict[str, Any]:
     """bitsandbytes.functional.int8_vectorwise_quant: rows of float16, their absolute maxima, of which scales are a 127th."""
     import torch
-    from bitsandbytes import functional
+    functional: Any = import_module("bitsandbytes.functional")
 
     if axis != 0:
         raise NotImplementedError("int8_vectorwise_quant has one scale a row")
@@ -24,7 +25,7 @@ def bitsandbytes_rows(x: Any, *, axis: Any = None) -> dict[str, Any]:
 def bitsandbytes_blockwise(codes: Any, absmax: Any, *, block: int, codebook: Any) -> Any:
     """bitsandbytes.functional.dequantize_blockwise, on 8-bit indices into a table of 256; blocks of whole rows."""
     import torch
-    from bitsandbytes import functional
+    functional: Any = import_module("bitsandbytes.functional")
 
     if codes.shape[-1] % block:
         raise NotImplementedError("a short last block of each row")
