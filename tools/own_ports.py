@@ -118,4 +118,8 @@ OWN_PORTS: tuple[tuple[str, str], ...] = (
     ("speculative_loop", "oracles.tools.loop_ports:speculative_loop_in_step"),
     ("mtp_loop", "oracles.tools.loop_ports:mtp_loop_in_step"),
     ("mtp_loss", "oracles.tools.own_ports:mtp_loss_of_rolled_labels"),
+    ("quantize", "oracles.tools.quantization_ports:quantize_in_float32"),
+    ("dequantize", "oracles.tools.quantization_ports:dequantize_in_float32"),
+    ("quantized_matmul", "oracles.tools.quantization_ports:matmul_in_pieces_of_1024"),
+    ("prune_2_4", "oracles.tools.quantization_ports:two_four_by_comparing"),
 )
