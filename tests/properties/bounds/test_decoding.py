@@ -10,7 +10,14 @@ import pytest
 
 from oracles import reference
 from oracles.properties.arithmetic import Arithmetic
-from oracles.properties.bounds import filter_probabilities_bound, mtp_loss_bound, sample_bound, speculative_verify_bound
+from oracles.properties.bounds import (
+    filter_probabilities_bound,
+    mtp_loop_bound,
+    mtp_loss_bound,
+    sample_bound,
+    speculative_loop_bound,
+    speculative_verify_bound,
+)
 from oracles.properties.zoo import textbook_decoding as textbook
 
 FLOAT32 = Arithmetic().resolve("float32")
@@ -51,3 +58,18 @@ def test_filters_and_losses_in_float32_stay_inside(seed: int) -> None:
     logits, tokens = (4 * g.standard_normal((2, 30, 50))).astype(np.float32), g.integers(0, 50, 30)
     difference = float(textbook.mtp_loss(logits, tokens)) - float(reference.mtp_loss(logits, tokens))
     assert abs(difference) <= mtp_loss_bound(FLOAT32, logits, tokens)["loss"]
+
+
+@pytest.mark.parametrize("forbidden", [None, np.zeros((2, 2), dtype=bool)])
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize(("u", "open_"), [(0.4999, False), (0.5, True), (0.5001, False)])
+def test_a_loop_is_open_from_the_pass_of_a_tie_on(place: int, u: float, open_: bool, forbidden: object) -> None:
+    """The draft's draw, the test of it (q = 1/2, p = 1/4), and the draw of the last token."""
+    p, q = np.broadcast_to([0.75, 0.25] if place == 1 else [0.5, 0.5], (2, 2, 2)), np.full((2, 2, 2), 0.5)
+    uniforms = np.full((1, 3, 3), 0.8)
+    uniforms[0, :, 1] = 0.01
+    uniforms[0, 1, place] = u
+    for bound in (speculative_loop_bound(FLOAT32, p, q, [[0]], uniforms, forbidden=forbidden),
+                  mtp_loop_bound(FLOAT32, p, q[None], [[0]], uniforms, forbidden=forbidden)):  # fmt: skip
+        assert np.isinf(bound["n_accepted"]).tolist() == [[False, open_, open_]]
+        assert not np.isinf(bound["tokens"][0, 0])

@@ -380,3 +380,16 @@ def test_a_stale_draft_keeps_the_law_of_tokens_and_breaks_that_of_the_number_acc
         stale = loop_with(loop, of_another_token)
         assert failure(operation, "the_law_of_tokens_is_the_targets_chain", stale, {}) == ""
         assert "from the target's" in failure(operation, "the_law_of_the_number_accepted_is_the_rules", stale, {})
+
+
+def in_quarters(given: dict[str, Any]) -> dict[str, Any]:
+    """Four times each uniform modulo 1: the same law, and answers that change within every half of [0, 1)."""
+    return {"uniforms": given["uniforms"] * 4 % 1}
+
+
+@pytest.mark.parametrize(("operation", "loop"), [(L, LOOPS[0]), (H, LOOPS[1])])
+def test_a_loop_whose_answers_change_elsewhere_is_tested_instead(operation: str, loop: Function) -> None:
+    law, other = "the_law_of_tokens_is_the_targets_chain", {"conventions": {"uniforms": "other"}}
+    assert failure(operation, law, loop_with(loop, in_quarters), other) == ""
+    wrong = loop_with(lambda **given: loop(**given, weights=from_the_target), in_quarters)
+    assert "against it after" in failure(operation, law, wrong, other)
