@@ -35,11 +35,12 @@ def master_weight_step(
     """
     scale = arguments.real_number("loss_scale", loss_scale, positive=True)
     format_of_weights = FloatFormat(fmt)
-    old = tuple(arguments.widen(name, x) for name, x in (("master", master), ("m", m), ("v", v)))
-    g = arguments.widen("grad", grad, old[0].shape) / scale
+    w = arguments.widen("master", master)
+    g, m, v = (arguments.widen(name, x, w.shape) for name, x in (("grad", grad), ("m", m), ("v", v)))
+    g = g / scale
     if not np.isfinite(g).all():
-        return format_of_weights.round(old[0]), *old
+        return format_of_weights.round(w), w, m, v
     if max_norm is not None:
         (g,), _ = clip_grad_norm([g], max_norm=max_norm)
-    new = adamw_step(old[0], g, old[1], old[2], step=step, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)
-    return format_of_weights.round(new[0]), *new
+    w, m, v = adamw_step(w, g, m, v, step=step, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)
+    return format_of_weights.round(w), w, m, v

@@ -1,0 +1,60 @@
+"""Our own other forms of the training operations, which `oracles check` without a subject holds to the oracles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from oracles import reference
+from oracles.properties import Arithmetic, subject
+
+FLOAT64 = Arithmetic(out="float64", accumulate="float64", elementwise="float64", lse="float64")
+FORMATS = ("float32", "float64", "float16", "bfloat16")
+
+
+@subject("cross_entropy", arithmetic=FLOAT64, dtypes=FORMATS, promises=["deterministic"])
+def cross_entropy_of_soft_labels(
+    logits: Any, targets: Any, *, weights: Any = None, ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
+    reduction: str,
+) -> Any:  # fmt: skip
+    """A smoothed one-hot times all log-probabilities; rows that are ignored are set to 0 first, and weigh nothing."""
+    V, keep = logits.shape[-1], targets != ignore_index
+    z = np.where(keep[..., None], np.asarray(logits, np.float64), 0.0)
+    w = np.ones(V) if weights is None else np.asarray(weights, np.float64)
+    y = np.where(keep, targets, 0)
+    lse = reference.log_sum_exp(z)
+    soft = w * ((1.0 - label_smoothing) * np.eye(V)[y] + label_smoothing / V)
+    rows = keep * ((soft * (lse[..., None] - z)).sum(axis=-1) + z_loss * w[y] * lse**2)
+    if reduction == "none":
+        return rows
+    total = (keep * w[y]).sum() if reduction == "mean" else 1.0
+    return np.asarray(rows.sum() / total if total > 0.0 else 0.0)
+
+
+@subject("cross_entropy_backward", arithmetic=FLOAT64, dtypes=FORMATS, promises=["deterministic"])
+def cross_entropy_gradient_of_soft_labels(
+    logits: Any, targets: Any, dloss: Any, *, weights: Any = None, ignore_index: int = -100, label_smoothing: float = 0.0,
+    z_loss: float = 0.0, reduction: str,
+) -> Any:  # fmt: skip
+    """The softmax times the weight of the label, less the label."""
+    V, keep = logits.shape[-1], targets != ignore_index
+    z = np.where(keep[..., None], np.asarray(logits, np.float64), 0.0)
+    w = np.ones(V) if weights is None else np.asarray(weights, np.float64)
+    y = np.where(keep, targets, 0)
+    soft = w * ((1.0 - label_smoothing) * np.eye(V)[y] + label_smoothing / V)
+    pull = soft.sum(axis=-1) + 2.0 * z_loss * w[y] * reference.log_sum_exp(z)
+    total = (keep * w[y]).sum() if reduction == "mean" else 1.0
+    g = keep * np.asarray(dloss, np.float64) / (total if total > 0.0 else np.inf)
+    return g[..., None] * (reference.softmax(z) * pull[..., None] - soft)
+
+
+@subject("adamw_step", arithmetic=FLOAT64, promises=["deterministic"])
+def adamw_by_interpolation(
+    param: Any, grad: Any, m: Any, v: Any, *, step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float
+) -> Any:  # fmt: skip
+    """Moments as interpolations, their corrections in the step size and the root, as PyTorch has it."""
+    p, g, m, v = (np.asarray(x, np.float64) for x in (param, grad, m, v))
+    m, v = m + (1.0 - beta1) * (g - m), v + (1.0 - beta2) * (g * g - v)
+    d = np.sqrt(v) / np.sqrt(1.0 - beta2**step) + eps
+    return p * (1.0 - lr * weight_decay) - lr / (1.0 - beta1**step) * (m / np.where(d > 0.0, d, 1.0)), m, v
