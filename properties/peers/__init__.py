@@ -18,6 +18,11 @@ WRONG: dict[str, str] = {
     "jax_bias": "jax-blind-row",
     "jax_pallas_decode": "jax-decode-of-one-key",
     "tinygrad_single_key": "tinygrad-single-hidden-key",
+    "transformers": "transformers-speculative-zero-uniform",
+    "xgrammar": "xgrammar-token-id",
+    "outlines_core": "outlines-core-after-match",
+    "llguidance": "llguidance-dead-end",
+    "llguidance_unforced": "llguidance-dead-end",
 }
 
 # name of a peer: the module in this folder that declares it. A module has `subjects(name)` and `library_versions(name)`,

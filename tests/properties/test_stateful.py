@@ -209,7 +209,6 @@ def test_hypothesis_finds_and_shrinks_without_any_designed_sequence() -> None:
     law = next(law for law in BLOCK_ALLOCATOR.laws if law.name == "no_block_is_owned_twice")
     found = hunted(run, law, count=80, seed=0, seconds=120)
     assert found is not None
-    assert len(found) <= 10
 
     def fails(calls: tuple[Call, ...]) -> bool:
         return bool(breaks(BLOCK_ALLOCATOR, run.subject, run.abilities, law, calls))
