@@ -11,7 +11,10 @@ from . import ball_attention, ball_decoding, ball_gathered, ball_losses, ball_qu
 from .attention_cases import attention_backward_cases, attention_cases
 from .cache_cases import mla_attention_cases, paged_attention_cases, rope_cases
 from .certified import Balls
+from .compression_cases import compression_traces
+from .count_cases import count_traces
 from .decoding_cases import filter_probabilities_cases, mtp_loss_cases
+from .loop_cases import loop_traces
 from .loss_cases import cross_entropy_backward_cases, cross_entropy_cases, distillation_loss_cases, vocab_parallel_cross_entropy_cases
 from .packed_cases import attention_packed_backward_cases, attention_packed_cases
 from .quantization_cases import dequantize_cases, quantize_cases, quantized_matmul_cases
@@ -54,4 +57,4 @@ SETS: tuple[GoldenSet, ...] = (
 
 def trace_questions() -> list[Trace]:
     """The calls of every exact case, without answers."""
-    return [*function_traces(), *object_traces()]
+    return [*function_traces(), *object_traces(), *compression_traces(), *count_traces(), *loop_traces()]

@@ -47,6 +47,18 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "apply_penalties": _named(reference.apply_penalties, "logits"),
     "visible_keys": _named(_visible_keys, "visible"),
     "slot_mapping": _named(reference.slot_mapping, "slots"),
+    "prune_magnitude": _named(reference.prune_magnitude, "masks"),
+    "prune_2_4": _named(reference.prune_2_4, "mask"),
+    "prune_units": _named(reference.prune_units, "mask"),
+    "gradual_masks": _named(reference.gradual_masks, "masks"),
+    "padded_positions": _named(reference.padded_positions, "positions"),
+    "next_token_targets": _named(reference.next_token_targets, "targets"),
+    "token_accuracy": _named(reference.token_accuracy, "right", "counted"),
+    "kv_bytes": _named(reference.kv_bytes, "bytes"),
+    "model_flops": _named(reference.model_flops, "flops"),
+    "training_bytes": _named(reference.training_bytes, "bytes"),
+    "speculative_loop": _named(reference.speculative_loop, "tokens", "n_accepted"),
+    "mtp_loop": _named(reference.mtp_loop, "tokens", "n_accepted"),
     "paging_waste": lambda **arguments: asdict(reference.paging_waste(**arguments)),
 }
 

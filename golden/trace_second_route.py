@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from . import trace_compression, trace_counts, trace_loops
 from .trace_pool import Pool
 from .traces import Step, Trace
 
@@ -161,6 +162,11 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "write_kv": _write_kv, "visible_keys": _visible_keys, "slot_mapping": _slot_mapping, "paging_waste": _paging_waste,
     "tree_positions": _tree_positions, "apply_penalties": _apply_penalties, "sample": _sample,
     "speculative_verify": _speculative_verify, "verify_tree": _verify_tree,
+    "prune_magnitude": trace_compression.prune_magnitude, "prune_2_4": trace_compression.prune_2_4,
+    "prune_units": trace_compression.prune_units, "gradual_masks": trace_compression.gradual_masks,
+    "padded_positions": trace_counts.padded_positions, "next_token_targets": trace_counts.next_token_targets,
+    "token_accuracy": trace_counts.token_accuracy, "kv_bytes": trace_counts.kv_bytes, "model_flops": trace_counts.model_flops,
+    "training_bytes": trace_counts.training_bytes, "speculative_loop": trace_loops.speculative_loop, "mtp_loop": trace_loops.mtp_loop,
 }  # fmt: skip
 
 MOST_TOKENS = 3                                                                 # by which every text of a trace's language can be completed
