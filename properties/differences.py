@@ -225,7 +225,8 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
     "quantize": (
         ("a half between two codes",
          "To even, then the zero point is added: here, ONNX Runtime's QuantizeLinear, PyTorch's fake quantization. To even of the sum "
-         "with the zero point: PyTorch's quantize_per_tensor and quantize_per_channel, one code apart for odd zero points. Away from 0: C's roundf, as in ggml."),
+         "with the zero point: PyTorch's quantize_per_tensor and quantize_per_channel, one code apart for odd zero "
+         "points. Away from 0: C's roundf, as in ggml."),
         ("the last symmetric code", "-127: here and in bitsandbytes. -128: PyTorch and ONNX, where it has no partner."),
         ("quotient or reciprocal", "PyTorch's quantize_per_tensor multiplies by 1/scale, bitsandbytes by 127/absmax: one code in a million "
          "is another, always within the margin."),
