@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from oracles.properties.arithmetic import ResolvedArithmetic
-from oracles.reference import arguments
+from oracles.reference import FloatFormat, arguments
 from oracles.reference.arguments import Float64
 from oracles.reference.quantization import blocks_of, code_range, spread_over
 from oracles.reference.quantized_matmul import integer_product
@@ -90,8 +90,6 @@ def code_interval(
 
 def smallest_scale(r: Roundings) -> float:
     """Below it a scale is a subnormal number of a format it passes through, or its reciprocal overflows."""
-    from oracles.reference import FloatFormat
-
     formats = [FloatFormat(name) for name in (r.declared.elementwise, r.declared.out)]
     return max(max(f.tiny for f in formats), 1.0 / FloatFormat(r.declared.elementwise).max)
 
