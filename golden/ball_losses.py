@@ -18,7 +18,7 @@ def cross_entropy(logits: ArrayLike, targets: ArrayLike, *, reduction: str, **op
     loss, weight = exact(np.zeros(np.shape(targets))), arb(0)
     for place, z, a, w in _scored(logits, targets, **options):
         row = _Row(z)
-        terms = [a_c * (row.rest - d) for a_c, d in zip(a, row.above) if a_c != 0]
+        terms = [a_c * (row.rest - d) for a_c, d in zip(a, row.above) if not a_c.is_zero()]
         loss[place] = sum(terms, arb(0)) + z_loss * w * row.lse**2
         weight = weight + w
     if reduction == "none":
@@ -75,7 +75,7 @@ def _divergence(t: _Row, s: _Row, divergence: str, beta: Any) -> Any:
 
 
 def _kl(p: list[Any], log_p: list[Any], log_q: list[Any]) -> Any:
-    return sum((one * (a - b) for one, a, b in zip(p, log_p, log_q) if one != 0), flint().arb(0))
+    return sum((one * (a - b) for one, a, b in zip(p, log_p, log_q) if not one.is_zero()), flint().arb(0))
 
 
 class _Row:

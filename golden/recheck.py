@@ -22,7 +22,7 @@ from oracles.properties.case import Case
 from oracles.properties.conventions import declared
 from oracles.properties.operations import operation_named
 
-from . import double_double_attention, double_double_losses, double_double_quantization, double_double_rows
+from . import double_double_attention, double_double_losses, double_double_optimizers, double_double_quantization, double_double_rows
 from .certified import Float64, Limbs
 from .double_double import DD, WORST, U
 from .double_double_functions import EXP_BOUND, LOG_BOUND, TANH_BOUND, TRIG_BOUND
@@ -51,6 +51,8 @@ DOUBLE_DOUBLE: dict[str, Callable[..., Mapping[str, DD]]] = {
     "quantize": double_double_quantization.quantize,
     "dequantize": double_double_quantization.dequantize,
     "quantized_matmul": double_double_quantization.quantized_matmul,
+    "adamw_step": double_double_optimizers.adamw_step,
+    "master_weight_step": double_double_optimizers.master_weight_step,
 }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from oracles.properties.case import Case
 
-from . import draws, textbook_losses, textbook_quantization
+from . import draws, textbook_losses, textbook_optimizers, textbook_quantization
 from .certified import Limbs
 from .textbook_attention import PackedRows, PagedRows, TextbookRows, latent_rows, mp
 
@@ -232,4 +232,6 @@ FORMULAS: dict[str, Callable[[Mapping[str, Any]], Element]] = {
     "quantize": textbook_quantization.quantize,
     "dequantize": textbook_quantization.dequantize,
     "quantized_matmul": textbook_quantization.quantized_matmul,
+    "adamw_step": textbook_optimizers.adamw_step,
+    "master_weight_step": textbook_optimizers.master_weight_step,
 }

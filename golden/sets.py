@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from oracles.properties.case import Case
 
-from . import ball_attention, ball_decoding, ball_gathered, ball_losses, ball_quantization, ball_rope, ball_rows
+from . import ball_attention, ball_decoding, ball_gathered, ball_losses, ball_optimizers, ball_quantization, ball_rope, ball_rows
 from .attention_cases import attention_backward_cases, attention_cases
 from .cache_cases import mla_attention_cases, paged_attention_cases, rope_cases
 from .certified import Balls
@@ -16,6 +16,7 @@ from .count_cases import count_traces
 from .decoding_cases import filter_probabilities_cases, mtp_loss_cases
 from .loop_cases import loop_traces
 from .loss_cases import cross_entropy_backward_cases, cross_entropy_cases, distillation_loss_cases, vocab_parallel_cross_entropy_cases
+from .optimizer_cases import adamw_step_cases, master_weight_step_cases
 from .packed_cases import attention_packed_backward_cases, attention_packed_cases
 from .quantization_cases import dequantize_cases, quantize_cases, quantized_matmul_cases
 from .row_cases import log_sum_exp_cases, merge_attention_cases, softmax_cases
@@ -52,6 +53,8 @@ SETS: tuple[GoldenSet, ...] = (
     GoldenSet("quantize", quantize_cases, ball_quantization.quantize),
     GoldenSet("dequantize", dequantize_cases, ball_quantization.dequantize),
     GoldenSet("quantized_matmul", quantized_matmul_cases, ball_quantization.quantized_matmul),
+    GoldenSet("adamw_step", adamw_step_cases, ball_optimizers.adamw_step),
+    GoldenSet("master_weight_step", master_weight_step_cases, ball_optimizers.master_weight_step),
 )
 
 

@@ -38,11 +38,13 @@ def _batch(target: Any, drafter: Callable[[bool], Drafter], prompt: Any, uniform
 
 def _row_of_batch(target: Any, drafter: Callable[[bool], Drafter], text: list[int], uniforms: Any, eos: int | None,
                   forbidden: Any) -> tuple[list[int], list[int]]:
-    start, wanted, passes = len(text), len(uniforms), []
+    start, wanted = len(text), len(uniforms)
+    passes: list[int] = []
     k = (uniforms.shape[1] - 1) // 2 if uniforms.ndim == 2 else 0
     while len(text) - start < wanted and eos not in text[start:]:
         u = [Fraction(float(x)) for x in uniforms[len(passes)]]
-        drafts, laws = [], []
+        drafts: list[int] = []
+        laws: list[Law] = []
         for j in range(k):
             law = drafter(not passes)(j, [*text, *drafts])
             if law is None:
