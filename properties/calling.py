@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .array_bridge import NotAnArray, to_framework, to_numpy
+from .array_lists import gathered, spread, whole_name
 from .case import Case
 from .declaration import Declaration
 from .outcome import MALFORMED, RAISED, REFUSED, RETURNED, Outcome
@@ -53,7 +54,8 @@ def call(
 
 def arguments(declaration: Declaration, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Positional and keyword arguments in the subject's own names and conventions."""
-    values = {**arrays, **{name: _in_its_convention(declaration, name, value) for name, value in options.items()}}
+    given = {**arrays, **{name: _in_its_convention(declaration, name, value) for name, value in options.items()}}
+    values = gathered(given, SIGNATURES[declaration.operation].lists)
     positional = [values.pop(name) for name in SIGNATURES[declaration.operation].required] if declaration.by_position else []
     takes = declaration.coverage.arguments | set(SIGNATURES[declaration.operation].required) | set(declaration.buffers)
     return positional, {declaration.rename.get(name, name): value for name, value in values.items() if name in takes}
@@ -74,27 +76,39 @@ class MalformedResult(ValueError):
 def named_results(declaration: Declaration, returned: Any, buffers: Mapping[str, Any]) -> dict[str, Array]:
     """The returned value as {result name: array}: one array, a tuple in the contract's order, or a dict by name.
 
+    A result that is a list of arrays comes as a list or tuple; returned alone, as a list, it is the first result.
+
     buffers: what the results were written to, where the subject takes them so or writes in place; then what it returns is not looked at.
     """
-    names = SIGNATURES[declaration.operation].results
+    names, lists = SIGNATURES[declaration.operation].results, SIGNATURES[declaration.operation].lists
     if buffers:
         return {name: to_numpy(array) for name, array in buffers.items()}
     if isinstance(returned, Mapping):
-        unknown = [name for name in returned if name not in names]
+        unknown = [name for name in returned if name not in names and whole_name(name) not in lists]
         if unknown or not returned:
             raise MalformedResult(f"returned a dict with {', '.join(map(repr, unknown)) or 'nothing'}; want some of {', '.join(names)}")
-        return {name: _array(name, value) for name, value in returned.items() if value is not None}
-    if isinstance(returned, tuple | list):
+        return _arrays({name: value for name, value in returned.items() if value is not None}, lists)
+    if isinstance(returned, tuple | list) and not (isinstance(returned, list) and names[0] in lists):
         if not 1 <= len(returned) <= len(names):
             raise MalformedResult(f"returned {len(returned)} values; want {', '.join(names)}")
-        return {name: _array(name, value) for name, value in zip(names, returned) if value is not None}
-    return {names[0]: _array(names[0], returned)}
+        return _arrays({name: value for name, value in zip(names, returned) if value is not None}, lists)
+    return _arrays({names[0]: returned}, lists)
 
 
 def unwritten(shape: tuple[int, ...], dtype: str) -> Array:
     """A result buffer as the subject gets it: NaN everywhere, in integers the least number."""
     kind = np.dtype(dtype)
     return np.full(shape, np.iinfo(kind).min if kind.kind in "iu" else False if kind.kind == "b" else np.nan, kind)
+
+
+def _arrays(results: Mapping[str, Any], lists: tuple[str, ...]) -> dict[str, Array]:
+    """Every result as an array, the members of a list by names of their own."""
+    apart: dict[str, Any] = {}
+    for name, value in results.items():
+        if name in lists and not isinstance(value, list | tuple):
+            raise MalformedResult(f"{name}: returned {type(value).__name__}; want a list of arrays")
+        apart |= spread(name, value) if name in lists else {name: value}
+    return {name: _array(name, value) for name, value in apart.items()}
 
 
 def _array(name: str, value: Any) -> Array:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from . import safetensors_file
+from .array_lists import gathered
 from .safetensors_file import Array
+from .signatures import SIGNATURES
 from .strides import in_elements, strided_copy
 
 # What an option may be: a number, a name, a pair such as a window, None, or a record of named numbers such as a scaling of RoPE.
@@ -34,8 +36,9 @@ class Case:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def arguments(self) -> dict[str, Any]:
-        """Arrays and options together, as keyword arguments of the oracle."""
-        return {**self.arrays, **self.options}
+        """Arrays and options together, as keyword arguments of the oracle; the arrays of a list as one argument."""
+        together = {**self.arrays, **self.options}
+        return gathered(together, SIGNATURES[self.operation].lists) if self.operation in SIGNATURES else together
 
     def with_arrays(self, **arrays: Array) -> Case:
         """The same case with some arrays exchanged or added.

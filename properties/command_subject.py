@@ -3,8 +3,9 @@
     PROGRAM in.safetensors out.safetensors
 
 Tensors are named as the arguments; scalars are 0-d tensors (float64, int64); a window is an int64 tensor of two, -1 for no limit;
-strings and None stand in the metadata, None as "none", and so do the fields of a record, as `scaling.factor`. Results are named as
-in the contract. A non-zero exit is an error, except 77, which says that this case is not supported, and is reported as not covered.
+strings and None stand in the metadata, None as "none", and so do the fields of a record, as `scaling.factor`. The members of a
+list of arrays are `grads.0`, `grads.1`, … Results are named as in the contract. A non-zero exit is an error, except 77, which says
+that this case is not supported, and is reported as not covered.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from . import safetensors_file
+from .array_lists import spread
 from .declaration import Declaration, UsageError, declaration_of, signature_of, subject
 from .safetensors_file import Array
 
@@ -86,6 +88,8 @@ def to_file(arguments: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, s
     for name, value in arguments.items():
         if isinstance(value, np.ndarray):
             tensors[name] = np.ascontiguousarray(value)
+        elif isinstance(value, list):
+            tensors |= {member: np.ascontiguousarray(array) for member, array in spread(name, value).items()}
         elif isinstance(value, Mapping):
             metadata |= {f"{name}.{field}": str(number) for field, number in value.items()}
         elif isinstance(value, tuple):

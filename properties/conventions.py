@@ -85,6 +85,10 @@ CONVENTIONS: dict[str, Convention] = {
     "argmax_ties": Convention(
         ("lowest", "any"), "of equal largest logits, temperature 0 takes the lowest index, or it is left open", ("filter_probabilities",)
     ),
+    "clip_denominator": Convention(
+        ("norm", "norm_plus_1e-6"), "gradients are scaled by max_norm / norm, or by max_norm / (norm + 1e-6), where that is below 1",
+        ("clip_grad_norm",),
+    ),
     "bias_correction": Convention(
         ("on", "off"), "the moments are divided by 1 - beta^step, or used as they are", ("adamw_step",),
     ),

@@ -233,12 +233,12 @@ def _buffers(names: tuple[str, ...], contract: Signature) -> tuple[str, ...]:
     for name in names:
         if name in _both_ways(contract):
             raise UsageError(f"buffers: got {name!r}, which is an argument too; want in_place=[{name!r}] where it is written to")
-    return _among(names, contract.results, "buffers")
+    return _among(names, tuple(name for name in contract.results if name not in contract.lists), "buffers")
 
 
 def _both_ways(contract: Signature) -> tuple[str, ...]:
     """Names that are arguments and results at once."""
-    return tuple(name for name in contract.results if name in contract.required)
+    return tuple(name for name in contract.results if name in contract.required and name not in contract.lists)
 
 
 def _parameters(function: Callable[..., Any], title: str) -> dict[str, inspect.Parameter]:

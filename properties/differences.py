@@ -150,6 +150,10 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("what decays", "The parameter as it was: here, PyTorch. As it became: faults (huggingface/transformers#14539, "
          "bitsandbytes-foundation/bitsandbytes#2010)."),
     ),
+    "clip_grad_norm": (
+        ("the divisor", "The norm: here, the paper. The norm and 1e-6: PyTorch. Declared clip_denominator."),
+        ("a norm that overflows", "Taken of g over its largest: here. All gradients 0 without a word: PyTorch in float32. Not judged."),
+    ),
     "master_weight_step": (
         ("a gradient that overflowed", "Nothing changes, and the step is not counted: here, torch.amp. The schedule moves on all the same: "
          "faults (huggingface/accelerate#4242, NVIDIA-NeMo/Speech#3293)."),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .arithmetic import ResolvedArithmetic
+from .array_lists import whole_name
 from .case import Case
 from .comparison import Float64
 from .law import Law
@@ -42,7 +43,9 @@ class Operation:
 
     def input_format(self, case: Case) -> str:
         """The format of the first required array of floats, which the others share."""
-        floats = (case.arrays[name].dtype for name in self.signature.required if case.arrays[name].dtype.kind not in "biu")
+        given = [array for name, array in case.arrays.items() if whole_name(name) in self.signature.lists]
+        given += [case.arrays[name] for name in self.signature.required if name not in self.signature.lists]
+        floats = (array.dtype for array in given if array.dtype.kind not in "biu")
         return str(next(floats, "float64"))
 
     def allowed(self, arithmetic: ResolvedArithmetic, case: Case, conventions: Mapping[str, str]) -> dict[str, Float64]:

@@ -17,7 +17,7 @@ from .mixed_precision import MASTER_WEIGHT_STEP
 from .mla import MLA_ATTENTION
 from .mtp import MTP_LOSS
 from .operation import Operation
-from .optimizers import ADAMW_STEP
+from .optimizers import ADAMW_STEP, CLIP_GRAD_NORM
 from .paged_attention import PAGED_ATTENTION
 from .pruning import GRADUAL_MASKS, PRUNE_2_4, PRUNE_MAGNITUDE
 from .quantization import DEQUANTIZE, DEQUANTIZE_BLOCKWISE, QUANTIZE, QUANTIZED_MATMUL
@@ -53,6 +53,7 @@ OPERATIONS: tuple[Operation, ...] = (
     MODEL_FLOPS,
     TOKEN_ACCURACY,
     ADAMW_STEP,
+    CLIP_GRAD_NORM,
     MASTER_WEIGHT_STEP,
     NEXT_TOKEN_TARGETS,
     CROSS_ENTROPY,

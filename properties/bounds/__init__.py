@@ -15,7 +15,7 @@ from .merge import merge_attention_bound
 from .mixed_precision import master_weight_step_bound
 from .mla import mla_attention_bound
 from .mtp import mtp_loss_bound
-from .optimizers import adamw_step_bound
+from .optimizers import adamw_step_bound, clip_grad_norm_bound
 from .paged_attention import paged_attention_bound
 from .pruning import gradual_masks_bound, prune_2_4_bound, prune_magnitude_bound
 from .quantization import dequantize_blockwise_bound, dequantize_bound, quantize_bound, quantized_matmul_bound
@@ -32,6 +32,7 @@ __all__ = [
     "attention_bound",
     "attention_packed_backward_bound",
     "attention_packed_bound",
+    "clip_grad_norm_bound",
     "cross_entropy_backward_bound",
     "cross_entropy_bound",
     "dequantize_blockwise_bound",

@@ -87,14 +87,16 @@ def _corrected(u: float, eta: float, moment: Float64, error: Float64, b: float, 
     return hat, hat_error + np.minimum(eta, np.abs(hat) + hat_error)
 
 
-def clip_grad_norm_bound(arithmetic: ResolvedArithmetic, grads: Sequence[ArrayLike], *, max_norm: float) -> dict[str, Float64]:
+def clip_grad_norm_bound(
+    arithmetic: ResolvedArithmetic, grads: Sequence[ArrayLike], *, max_norm: float, added: float = 0.0
+) -> dict[str, Float64]:
     """How far legally clipped gradients may be from the exact ones: {"grads.0", "grads.1", …, "norm"}.
 
         norm    N = (sqrt((1 + u_a)^(n + 4)) - 1 + 4 u) norm,  u_a of `accumulate`, n the number of elements, then one rounding of `out`
         g'      |g'| (N / (norm - N) + 4 u) + eta, then one rounding of `out`;   0 where the norm is surely within the limit
 
     Where the norm may fall on either side of the limit, both answers are allowed: they differ by that much. inf where squares
-    may overflow the format they are added up in, or vanish from it.
+    may overflow the format they are added up in, or vanish from it. added: what a declared convention adds to the norm it divides by.
 
     >>> from oracles.properties import Arithmetic
     >>> clip_grad_norm_bound(Arithmetic().resolve("float32"), [np.ones(2), np.ones(2)], max_norm=4.0)["grads.0"]
@@ -113,8 +115,8 @@ def clip_grad_norm_bound(arithmetic: ResolvedArithmetic, grads: Sequence[ArrayLi
     growth = float(g((n + 4.0) / 2.0, r.accumulate.u + _OWN)) + 4.0 * u + lost / norm**2
     N = np.inf if open_norm or growth >= 1.0 else growth * norm
     bounds = {"norm": np.asarray(r.out.bound(np.asarray(norm), np.asarray(N)))}
-    factor = min(1.0, max_norm / norm)
-    relative = 0.0 if norm + N < max_norm else N / (norm - N) + 4.0 * u if np.isfinite(N) else np.inf
+    factor = min(1.0, max_norm / (norm + added))
+    relative = 0.0 if norm + N + added * (1.0 + 4.0 * u) < max_norm else N / (norm - N) + 4.0 * u if np.isfinite(N) else np.inf
     for i, x in enumerate(wide):
         size = np.abs(x) * factor
         error = size * relative + (r.elementwise.eta * 2.0 if relative else 0.0) if np.isfinite(relative) else np.full(x.shape, np.inf)

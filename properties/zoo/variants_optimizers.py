@@ -102,3 +102,27 @@ def step_without_correction(
     f = g.dtype.type
     new = working(param) * f(1 - lr * weight_decay) - f(lr) * m / _safe(np.sqrt(v) + f(eps))
     return new.astype(param.dtype), m.astype(param.dtype), v.astype(param.dtype)
+
+
+# The clip ----------------------------------------------------------------------------------------------------------------
+
+def _clipped(grads: Any, max_norm: float, norm: Array, added: float) -> tuple[list[Array], Array]:
+    """All arrays times min(1, max_norm / (norm + added)), the factor in their format."""
+    f = working(grads[0]).dtype.type
+    factor = f(min(1.0, max_norm / (float(norm) + added))) if norm > 0 else f(1)
+    return [(working(g) * factor).astype(g.dtype) for g in grads], np.asarray(norm).astype(grads[0].dtype)
+
+
+@variant("clip_grad_norm", id="clip-flattened", family=FAMILY)
+def clip_of_one_vector(grads: Any, *, max_norm: float) -> tuple[list[Array], Array]:
+    """The norm of all gradients as one long vector."""
+    flat = np.concatenate([working(g).reshape(-1) for g in grads])
+    return _clipped(grads, max_norm, np.sqrt((flat * flat).sum(dtype=flat.dtype)), 0.0)
+
+
+@variant("clip_grad_norm", id="clip-norm-of-norms", family=FAMILY, conventions={"clip_denominator": "norm_plus_1e-6"},
+         source="https://github.com/pytorch/pytorch/blob/main/torch/nn/utils/clip_grad.py")
+def clip_by_the_norm_of_norms(grads: Any, *, max_norm: float) -> tuple[list[Array], Array]:
+    """The norm of each array, the norm of these, and 1e-6 added to it, as PyTorch has it, and this says so."""
+    norms = np.array([np.sqrt((working(g) ** 2).sum(dtype=working(g).dtype)) for g in grads])
+    return _clipped(grads, max_norm, np.sqrt((norms * norms).sum(dtype=norms.dtype)), 1e-6)

@@ -83,3 +83,14 @@ def torch_adamw_fused(
     """The same, all operations in one kernel."""
     options = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay}
     return _torch_adamw({"fused": True}, param, grad, m, v, step, options)
+
+
+def torch_clip_grad_norm(grads: Any, *, max_norm: float) -> Any:
+    """torch.nn.utils.clip_grad_norm_ on parameters that carry copies of the gradients."""
+    import torch
+
+    parameters = [torch.nn.Parameter(torch.zeros_like(g)) for g in grads]
+    for parameter, g in zip(parameters, grads):
+        parameter.grad = g.clone()
+    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+    return [parameter.grad for parameter in parameters], norm

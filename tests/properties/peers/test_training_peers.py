@@ -19,7 +19,7 @@ def test_a_released_library_keeps_the_laws(peer: str, operation: str) -> None:
     report = check(operation, f"peers:{peer}", budget="quick", max_seconds=100.0, call_seconds=100.0)
     for verdict in report.verdicts:
         assert verdict.status in (HELD, NOT_COVERED), f"{verdict.law}: {verdict.reason} {verdict.case}"
-    assert sum(verdict.status == HELD for verdict in report.verdicts) >= 7
+    assert sum(verdict.status == HELD for verdict in report.verdicts) >= 6
     assert all(verdict.compared > 0 for verdict in report.verdicts if verdict.status == HELD)
 
 
