@@ -97,15 +97,18 @@ CONVENTIONS: dict[str, Convention] = {
         "weight 0: 0, or NaN", ("cross_entropy", "cross_entropy_backward", "vocab_parallel_cross_entropy", "distillation_loss"),
     ),
     "ignored_logits": Convention(
-        ("ignored", "spread"), "NaN or inf in the logits of a row that is ignored: its gradient is 0, or NaN; that of other rows is its own",
+        ("ignored", "spread"),
+        "NaN or inf in the logits of a row that is ignored: its gradient is 0, or NaN; that of other rows is its own",
         ("cross_entropy_backward",),
     ),
     "code_ties": Convention(
-        ("even", "even_with_zero", "away", "any"), "x / scale half way between two codes: rounded to even before the zero point is added, or "
-        "with it, or away from 0, or left open", ("quantize",),
+        ("even", "even_with_zero", "away", "any"),
+        "x / scale half way between two codes: rounded to even before the zero point is added, or with it, or away from 0, or left open",
+        ("quantize",),
     ),
     "symmetric_codes": Convention(
-        ("narrow", "full"), "symmetric codes reach from -(2^(bits-1) - 1), or from -2^(bits-1), one more than on the other side", ("quantize",)
+        ("narrow", "full"), "symmetric codes reach from -(2^(bits-1) - 1), or from -2^(bits-1), one more than on the other side",
+        ("quantize",),
     ),
     "scale_of_codes": Convention(
         ("stored", "unstored"), "codes are made with the scale as it is returned, or before it was rounded to the format it is returned in",

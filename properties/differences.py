@@ -146,7 +146,8 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
          "bias_correction."),
         ("where eps stands", "Outside the root, after the correction: here, PyTorch. Scaled by sqrt(1 - beta2^t): a fault "
          "(aiqm/torchani#261)."),
-        ("gradients whose squares overflow", "v is inf and nothing moves: PyTorch's three forms from |g| = 1e20 on in float32. Not judged."),
+        ("gradients whose squares overflow",
+         "v is inf and nothing moves: PyTorch's three forms from |g| = 1e20 on in float32. Not judged."),
         ("what decays", "The parameter as it was: here, PyTorch. As it became: faults (huggingface/transformers#14539, "
          "bitsandbytes-foundation/bitsandbytes#2010)."),
     ),
@@ -168,11 +169,13 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
     "cross_entropy": (
         ("the mean over no target", "0: here, Liger, tinygrad. NaN: PyTorch, ONNX Runtime. Declared all_ignored."),
         ("the mean with weights", "Divided by the weights of the targets that count, not by their number: here, PyTorch."),
-        ("a logit of -inf", "A class of probability 0, which costs nothing unless it is wanted: here, PyTorch. NaN in optax's one-hot form, "
+        ("a logit of -inf",
+         "A class of probability 0, which costs nothing unless it is wanted: here, PyTorch. NaN in optax's one-hot form, "
          "0 times infinity."),
     ),
     "cross_entropy_backward": (
-        ("NaN in a row that is ignored", "Its gradient is 0: here. NaN, since the softmax of the row is multiplied with 0: PyTorch. Declared "
+        ("NaN in a row that is ignored",
+         "Its gradient is 0: here. NaN, since the softmax of the row is multiplied with 0: PyTorch. Declared "
          "ignored_logits."),
         ("a mean over weight 0", "Gradients 0: here. NaN: PyTorch; but 0 where all targets are ignored. Declared all_ignored."),
         ("dloss", "One number, or one a row: here. Megatron-LM and Liger scale the logits' memory in place, so that a second backward pass "
