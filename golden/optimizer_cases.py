@@ -55,8 +55,8 @@ MASTER: dict[str, tuple[str, tuple[int, ...], dict[str, Any], str, int]] = {
     "within-the-norm": ("float32", (17,), {"max_norm": 100.0}, "drawn", 10),
     "below-a-unit-of-the-weight": ("float32", (17,), {"lr": 1e-6, "weight_decay": 0.0}, "drawn", 10),
     "gradient-of-zero": ("float32", (9,), {"max_norm": 1.0}, "coasting", 10),
-    "a-gradient-of-inf": ("float16", (9,), {"max_norm": 1.0, "fmt": "float16"}, "inf", 10),
-    "a-gradient-of-nan": ("bfloat16", (9,), {}, "nan", 10),
+    "a-gradient-of-inf": ("float32", (9,), {"max_norm": 1.0, "fmt": "float16"}, "inf", 10),
+    "a-gradient-of-nan": ("float32", (9,), {}, "nan", 10),
     "small-weights": ("float32", (17,), {"fmt": "float16", "lr": 1e-8}, "small", 10),
 }  # fmt: skip
 

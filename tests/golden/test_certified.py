@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from oracles.golden import ball_optimizers, ball_quantization
 from oracles.golden.balls import exact, product
 from oracles.golden.certified import PRECISIONS, Unproven, certified, flint
 from oracles.golden.sets import SETS
@@ -71,6 +72,26 @@ def test_the_precision_of_others_is_left_alone() -> None:
     before = flint().ctx.prec
     certified(lambda: {"x": exact([1.0])})
     assert flint().ctx.prec == before
+
+
+def test_codes_at_exact_ties_are_proven_and_go_to_even() -> None:
+    limbs, bits = certified(lambda: ball_quantization.quantize([0.5, 1.5, 2.5, -0.5, -1.5, 3.0], bits=8, scale=[1.0]))
+    assert (limbs["q"].hi.tolist(), bits) == ([0.0, 2.0, 2.0, 0.0, -2.0, 3.0], PRECISIONS[0])
+
+
+def test_a_weight_at_an_exact_tie_is_proven_and_goes_to_even() -> None:
+    """Nothing but the decay moves it: half of 2 (1 + 2^-8) lies between two numbers of bfloat16."""
+    options = {"step": 1, "lr": 0.5, "beta1": 0.5, "beta2": 0.5, "eps": 1.0, "weight_decay": 1.0, "loss_scale": 1.0, "max_norm": None}
+    tie = 2.0 * (1.0 + 2.0**-8)
+    limbs, _ = certified(lambda: ball_optimizers.master_weight_step([0.0], [tie], [0.0], [0.0], fmt="bfloat16", **options))  # type: ignore[arg-type]
+    assert (limbs["master"].hi.tolist(), limbs["weights"].hi.tolist()) == ([tie / 2.0], [1.0])
+
+
+def test_a_code_and_a_weight_that_balls_leave_open_are_unproven() -> None:
+    """(sqrt 2)^2 / 4 is a half that no ball around it shows to be one."""
+    for open_value in (lambda half: ball_quantization._whole(half), lambda half: ball_optimizers._rounded(1 + half / 2**7, "bfloat16")):
+        with pytest.raises(Unproven, match="1 of x"):
+            certified(lambda f=open_value: {"x": np.asarray([f(flint().arb(2).sqrt() ** 2 / 4)], dtype=object)})  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("one", SETS, ids=lambda one: one.operation)
