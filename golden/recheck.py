@@ -7,6 +7,7 @@ operation, fl(x op y) = (x op y)(1 + d), with |d| <= u' = 16 u^2 (`double_double
 that `ARITHMETIC` declares. Every term of the bound is convex in the roundoffs with value 0 at 0, so bound(u') <= (u' / u) bound(u).
 2^-107 |hi| is the rounding of lo. 2^-960 is what underflow may add where numbers fall below the reach of exact products: 2^-1074 a product,
 of less than 2^50 products, times numbers below 2^60. Smaller values are held to no more than that.
+A weight rounded to a narrow format has a bound of that format's roundoff, which does not vanish: 16 u of it is below half a unit of hi.
 """
 
 from __future__ import annotations
