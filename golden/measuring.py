@@ -21,7 +21,7 @@ BEGIN, END = "<!-- oracles golden measure: begin -->", "<!-- oracles golden meas
 # The oracles whose contract is in units in the last place, and how many: of the larger of a log-sum-exp and the maximum it is taken
 # from, or of the two that are merged; of a loss itself.
 ULPS = 4.0
-IN_ULPS = (("log_sum_exp", "lse"), ("merge_attention", "lse"), ("mtp_loss", "loss"))
+IN_ULPS = (("log_sum_exp", "lse"), ("merge_attention", "lse"), ("mtp_loss", "loss"), ("cross_entropy", "loss"))
 
 
 @dataclass

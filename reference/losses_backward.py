@@ -49,7 +49,9 @@ def _row_gradients(rows: ScoredRows, z_loss: float) -> Float64:
         m, rest = log_sums(z)                                                   # (n, 1)
         e = np.exp(z - m)
         p = e / e.sum(axis=-1, keepdims=True)
-        pull = a.sum(axis=-1, keepdims=True) + 2.0 * z_loss * rows.w[:, None] * (m + rest)
+        pull = a.sum(axis=-1, keepdims=True)
+        if z_loss:
+            pull = pull + 2.0 * z_loss * rows.w[:, None] * (m + rest)
         dz = p * pull - a
         # p_y pull - a_y = p_y (pull - a_y) - a_y (1 - p_y): nothing cancels where one class takes nearly all
         others = e.copy()

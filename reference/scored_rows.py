@@ -32,7 +32,7 @@ class ScoredRows:
         """Numbers (n, ...) of the rows that count at their places among all N rows, 0 elsewhere."""
         whole = np.zeros((self.counts.size, *rows.shape[1:]))
         whole[self.counts] = rows
-        return whole.reshape(*self.shape, *rows.shape[1:])
+        return whole.reshape((*self.shape, *rows.shape[1:]))
 
 
 def scored_rows(
@@ -81,11 +81,17 @@ def counted_targets(targets: ArrayLike, shape: Shape, V: int, ignore_index: int)
 def log_sums(z: Float64) -> tuple[Float64, Float64]:
     """The largest logit m of each row and lse - m, each (n, 1): the sum of the others goes through log1p.
 
-    A row with a NaN or +inf, or of nothing but -inf, has m = NaN.
+        e^(z - m) = e^d (1 + r),   d = fl(z - m),   r = (z - m) - d exactly: of a small sum, |z - m| u would be seen
+
+    A row with a NaN or +inf, or of nothing but -inf, has m = NaN. Source of r: Knuth, The Art of Computer Programming 2, 4.2.2.
     """
     top = z.argmax(axis=-1)[:, None]
     m = np.take_along_axis(z, top, axis=-1)
     m = np.where(np.isinf(m), np.nan, m)
-    e = np.exp(z - m)
+    with np.errstate(invalid="ignore", over="ignore"):
+        d = z - m
+        back = d - z
+        r = (z - (d - back)) - (m + back)                                       # of z = -inf it is NaN, and d is exact
+        e = np.exp(d) * (1.0 + np.where(np.isfinite(r), r, 0.0))
     np.put_along_axis(e, top, 0.0, axis=-1)
     return m, np.log1p(e.sum(axis=-1, keepdims=True))

@@ -84,8 +84,9 @@ def cross_entropy_backward_bound(
     p_error = probability_errors(r, row, E, z)
     A, lse, z_loss = rows.a.sum(axis=-1, keepdims=True), np.abs(row.lse), abs(float(z_loss))
     smoothed = 1.0 if label_smoothing else 0.0
-    pull = A + 2.0 * z_loss * w * lse
-    pull_error = (g(float(V), u) + 4.0 * u) * A + 2.0 * z_loss * w * (E + 5.0 * u * lse)
+    pull, pull_error = A, (g(float(V), u) + 4.0 * u) * A
+    if z_loss:
+        pull, pull_error = A + 2.0 * z_loss * w * lse, pull_error + 2.0 * z_loss * w * (E + 5.0 * u * lse)
     size = row.p * pull + rows.a
     with np.errstate(invalid="ignore"):
         error = (row.p + p_error) * pull_error + p_error * pull + (g(float(rows.y.size), u) + 8.0 * u) * size + smoothed * u * w
@@ -189,7 +190,7 @@ def _row_losses(r: Roundings, rows: ScoredRows, smoothing: float, z_loss: float)
     n = float(rows.z.shape[-1]) if smoothing else 1.0
     with np.errstate(invalid="ignore"):
         each = np.where(rows.a > 0.0, rows.a * (row.lse - rows.z), 0.0)
-    loss = each.sum(axis=-1) + z_loss * rows.w * row.lse[:, 0] ** 2
+    loss = each.sum(axis=-1) + (z_loss * rows.w * row.lse[:, 0] ** 2 if z_loss else 0.0)
     size = (rows.a * (lse + z_abs)).sum(axis=-1)
     error = rows.a.sum(axis=-1) * E[:, 0] + (float(g(n + 6.0, u)) + 6.0 * u) * size + (n + 8.0) * r.elementwise.eta
     if smoothing:

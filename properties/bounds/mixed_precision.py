@@ -23,7 +23,8 @@ def master_weight_step_bound(
         master      `adamw_step_bound` of such a gradient
         weights     b + 2 u_fmt (|master| + b) + the smallest number of fmt,  b the bound of the master: either neighbour
 
-    0 where the gradient holds a NaN or inf: nothing changes. inf where the weight may pass the largest number of fmt.
+    Where the gradient holds a NaN or inf nothing changes: 0, or what a narrower format of the results costs. inf where the weight may
+    pass the largest number of fmt.
 
     >>> from oracles.properties import Arithmetic
     >>> options = {"step": 1, "lr": 0.1, "beta1": 0.5, "beta2": 0.5, "eps": 1e-8, "weight_decay": 0.0, "max_norm": None}
@@ -35,7 +36,8 @@ def master_weight_step_bound(
     old = {name: arguments.widen(name, x) for name, x in (("master", master), ("m", m), ("v", v))}
     g = arguments.widen("grad", grad) / loss_scale
     if not np.isfinite(g).all():
-        return {name: np.zeros(g.shape) for name in ("weights", "master", "m", "v")}
+        kept = {"weights": FloatFormat(fmt).round(old["master"]), **old}
+        return {name: np.abs(FloatFormat(arithmetic.out).round(x) - x) for name, x in kept.items()}
     error = 3.0 * (r.elementwise.u + 2.0**-53)
     if max_norm is not None:
         allowed = clip_grad_norm_bound(arithmetic, [g], max_norm=max_norm)["grads.0"]

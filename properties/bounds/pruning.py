@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from oracles.properties.arithmetic import ResolvedArithmetic
-from oracles.reference import arguments
 from oracles.reference.arguments import Bool, Float64
 
 from ..conventions import declared
@@ -79,7 +78,7 @@ def prune_2_4_bound(
     >>> prune_2_4_bound(Arithmetic().resolve("float32"), [1.0, 2.0, 2.0, 3.0], axis=0, conventions={"pruned_ties": "any"})["mask"]
     array([ 0., inf, inf,  0.])
     """
-    magnitudes = np.abs(arguments.widen("w", w))
+    magnitudes = np.abs(np.asarray(w).astype(np.float64))                       # codes are integers
     allowed = np.zeros(magnitudes.shape)
     if conventions is None or conventions["pruned_ties"] == "lowest":
         return {"mask": allowed}

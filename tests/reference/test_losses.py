@@ -187,3 +187,12 @@ def test_targets_are_the_tokens_after() -> None:
     assert next_token_targets(np.zeros((2, 0), int)).shape == (2, 0)
     with pytest.raises(ValueError, match=r"tokens: got shape \(2,\); want \(B, T\)"):
         next_token_targets([1, 2])
+
+
+def test_one_row_without_axes_is_a_loss_of_its_own() -> None:
+    assert cross_entropy([0.0, 1.0], 1, reduction="none").shape == ()
+
+
+def test_logits_whose_square_overflows_have_a_finite_loss_without_z_loss() -> None:
+    assert cross_entropy([[1e271, 0.0]], [0], reduction="mean") == 0.0
+    assert cross_entropy([[1e271, 0.0]], [1], reduction="mean") == 1e271
