@@ -45,7 +45,10 @@ def backward_math(q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, *, caus
 
 def backward_flash(q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, *, causal: Any, scale: Any = None, bias: Any = None,
                    mask: Any = None) -> Any:
-    """dq, dk, dv by autograd through SDPBackend.FLASH_ATTENTION, which has no gradient of the bias."""
+    """dq, dk, dv by autograd through SDPBackend.FLASH_ATTENTION, which has no gradient of the bias and asks for a last axis of stride 1."""
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        if array.stride(-1) != 1:                                               # "All fused kernels require": a stride of one element too
+            raise NotImplementedError(f"{name}: got a last axis of stride {array.stride(-1)}; want 1")
     with _backend("FLASH_ATTENTION"):
         return _gradients(q, k, v, dout, causal, scale, bias, mask, of_bias=False)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from oracles.properties import check
-from oracles.properties.declaration import UsageError
+from oracles.properties.declaration import ATTRIBUTE, UsageError
 from oracles.properties.loading import load
 from oracles.properties.peers import PEER_MODULES
 from oracles.properties.report import FAILED, HELD
@@ -26,11 +27,6 @@ COSTLY = ("answers", "out_agrees_with_the_oracle")
 ROWS = ("answers", "p_agrees_with_the_oracle", "equal_entries_share_exactly", "one_finite_entry_takes_all",
         "nothing_but_minus_infinity_is_empty")  # fmt: skip
 LOG_SUM_EXP = ("answers", "lse_agrees_with_the_oracle", "nothing_but_minus_infinity_is_empty")
-
-# What the peers of a module implement, where that is not attention; rope and write_kv are held to their laws in test_rope_peers.py,
-# attention over latents and through tables in test_cache_peers.py.
-OTHER_OPERATIONS = {"softmax": "softmax", "rope": "rope", "kv_cache": "write_kv", "deepseek": "mla_attention",
-                    "paged_attention": "paged_attention", "quantization": "quantize", "pruning": "prune_magnitude"}  # fmt: skip
 
 HOLDING = {
     ("torch_sdpa", "attention"): (*FORWARD, "hidden_keys_have_no_weight_beside_low_scores"),
@@ -83,12 +79,14 @@ def test_a_released_library_keeps_the_laws(peer: str, operation: str) -> None:
         assert verdict.worst_ratio <= 1
 
 
-NEED_MORE = ("mlx_sdpa", "tinygrad", "triton_flash", "vllm_allocator", "bitsandbytes_blocks")   # libraries that -m peers does not ask for
+# Modules whose libraries -m peers does not ask for.
+NEED_MORE = ("mlx_sdpa", "tinygrad", "triton_flash", "vllm_allocator", "sglang_allocator", "guided", "bitsandbytes_blocks")
 
 
 @pytest.mark.parametrize("peer", [peer for peer, module in PEER_MODULES.items() if module not in NEED_MORE])
 def test_a_peer_says_which_version_it_is(peer: str) -> None:
-    _, declaration = load(f"peers:{peer}", OTHER_OPERATIONS.get(PEER_MODULES[peer], "attention"))
+    functions = import_module(f"oracles.properties.peers.{PEER_MODULES[peer]}").subjects(peer)
+    declaration = getattr(functions[0], ATTRIBUTE)[-1]
     assert declaration.name == peer
     assert any(character.isdigit() for character in declaration.version)
 
