@@ -19,7 +19,7 @@ from .outcome import HUNG, RETURNED
 from .power import CASES, measure
 from .report import ERROR, FAILED, HELD, NOT_COVERED, Report, Verdict
 from .run import Failure, Run, Tally, begin, judge_one, random_cases, recipes_of
-from .stateful_names import STATEFUL_NAMES
+from .stateful.names import STATEFUL_NAMES
 from .subjects import Subject, open_subject
 from .trial import Trial
 
@@ -54,7 +54,7 @@ def check(
     Raises UsageError (a ValueError) where operation, subject, budget or laws are not what they should be.
     """
     if operation in STATEFUL_NAMES:
-        from .stateful import check_object
+        from .stateful.checker import check_object
 
         if max_cases is not None:
             raise UsageError(f"max_cases: got {max_cases} for {operation}, an object; want a budget, its designed sequences all belong")

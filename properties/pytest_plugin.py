@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 def _operation_of(spec: str) -> str:
     """The operation whose name a subject bears, or which it declares."""
     from .signatures import SIGNATURES
-    from .stateful_names import STATEFUL_NAMES
+    from .stateful.names import STATEFUL_NAMES
     from .subjects import open_subject
 
     name = spec.rpartition(":")[2]

@@ -8,7 +8,7 @@ from typing import Any
 
 from .operations import operation_named
 from .report import HELD, NOT_COVERED, Report, Verdict
-from .stateful_names import STATEFUL_NAMES
+from .stateful.names import STATEFUL_NAMES
 
 
 def suite(operation: str, subject: str | Callable[..., Any], **options: Any) -> Callable[[str], None]:
@@ -36,7 +36,7 @@ def suite(operation: str, subject: str | Callable[..., Any], **options: Any) -> 
 def law_names(operation: str) -> list[str]:
     """The laws of an operation, function or object. Raises UsageError listing the operations there are."""
     if operation in STATEFUL_NAMES:
-        from .stateful_operations import stateful_named
+        from .stateful.operations import stateful_named
 
         return [law.name for law in stateful_named(operation).laws]
     return [law.name for law in operation_named(operation).laws]

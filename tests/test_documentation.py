@@ -11,8 +11,8 @@ import pytest
 from oracles import reference
 from oracles.properties.conventions import CONVENTIONS
 from oracles.properties.operations import OPERATIONS
-from oracles.properties.stateful_names import STATEFUL_NAMES
-from oracles.properties.stateful_operations import stateful_named
+from oracles.properties.stateful.names import STATEFUL_NAMES
+from oracles.properties.stateful.operations import stateful_named
 from oracles.tools import showing_objects
 from oracles.tools.showing import page
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from oracles.properties.declaration import UsageError
 from oracles.properties.report import Report, junit
 from oracles.properties.signatures import SIGNATURES
-from oracles.properties.stateful_names import STATEFUL_NAMES
+from oracles.properties.stateful.names import STATEFUL_NAMES
 
 from .costs_commands import costs_app
 from .golden_commands import golden_app
@@ -26,7 +26,7 @@ from .replaying_sequences import replay as replay_sequence
 
 if TYPE_CHECKING:
     from oracles.properties.operation import Operation
-    from oracles.properties.stateful_operation import StatefulOperation
+    from oracles.properties.stateful.operation import StatefulOperation
 
 app = typer.Typer(name="oracles", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
                   help="Give it a kernel, and it tells you, with evidence, whether the kernel computes what it claims to.")  # fmt: skip
@@ -43,7 +43,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.
 def list_operations(as_json: Json = False) -> None:
     """What there is: every operation with its results."""
     from oracles.properties.operations import OPERATIONS
-    from oracles.properties.stateful_operations import STATEFUL_OPERATIONS
+    from oracles.properties.stateful.operations import STATEFUL_OPERATIONS
 
     if as_json:
         print(json.dumps([*map(_summary, OPERATIONS), *map(_stateful_summary, STATEFUL_OPERATIONS)], indent=1))
@@ -150,7 +150,7 @@ def _jobs(what: list[str]) -> list[tuple[str, str]]:
 
 def _own_object(operation: str) -> str:
     """The oracle of a stateful operation: it is the port we have."""
-    from oracles.properties.stateful_operations import stateful_named
+    from oracles.properties.stateful.operations import stateful_named
 
     oracle: Any = stateful_named(operation).oracle
     return f"{oracle.__module__}:{oracle.__qualname__}"

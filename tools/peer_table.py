@@ -16,7 +16,7 @@ from oracles.properties import check as run
 from oracles.properties.operations import operation_named
 from oracles.properties.peers import PEER_MODULES, WRONG
 from oracles.properties.report import FAILED, Report
-from oracles.properties.stateful_names import STATEFUL_NAMES
+from oracles.properties.stateful.names import STATEFUL_NAMES
 
 from .rendering import console, ratio
 

@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from oracles.properties.declaration import UsageError
-from oracles.properties.objects import open_object
-from oracles.properties.play import Play, SequenceLaw
-from oracles.properties.sequence import RETURNED, Answer
-from oracles.properties.sequence_counterexample import SEQUENCE, read_sequence
-from oracles.properties.stateful_operations import stateful_named
+from oracles.properties.stateful.counterexample import SEQUENCE, read_sequence
+from oracles.properties.stateful.operations import stateful_named
+from oracles.properties.stateful.play import Play, SequenceLaw
+from oracles.properties.stateful.sequence import RETURNED, Answer
+from oracles.properties.stateful.subjects import open_object
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from oracles.properties.stateful_operations import stateful_named
+from oracles.properties.stateful.operations import stateful_named
 
 
 def page(name: str) -> str:

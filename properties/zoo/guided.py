@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..guide_sequences import BOUNDED, DIGITS, FREE, HUGE, STARS, draft, walk
+from ..stateful.guide_sequences import BOUNDED, DIGITS, FREE, HUGE, STARS, draft, walk
 from .specimen import mutant
 from .textbook_guide import DONE, EMPTY, Array, Guide, nullable
 

@@ -19,7 +19,7 @@ from ..loading import load_file
 from ..operations import operation_named
 from ..outcome import RETURNED
 from ..run import Run, begin, judge_one, recipes_of
-from ..stateful_names import STATEFUL_NAMES
+from ..stateful.names import STATEFUL_NAMES
 from ..subjects import InProcess
 from ..trial import Trial
 from . import ZOO_MODULES

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..kv_cache_model import new_cache
-from ..kv_cache_sequences import append, crop, select
+from ..stateful.kv_cache_model import new_cache
+from ..stateful.kv_cache_sequences import append, crop, select
 from .specimen import mutant
 from .textbook_cache import Cache
 

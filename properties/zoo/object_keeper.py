@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from ..objects import ObjectInProcess
-from ..play import ANSWERS, Play, play_through
 from ..run import random_cases
-from ..sequence_run import SequenceRun, begin, draw_sequences, put
-from ..stateful_operation import StatefulOperation
-from ..stateful_operations import stateful_named
+from ..stateful.operation import StatefulOperation
+from ..stateful.operations import stateful_named
+from ..stateful.play import ANSWERS, Play, play_through
+from ..stateful.run import SequenceRun, begin, draw_sequences, put
+from ..stateful.subjects import ObjectInProcess
 from .keeper import Fate
 from .specimen import Specimen
 

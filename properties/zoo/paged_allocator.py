@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..allocator_sequences import allocate, append, commit, fork, free, kept, match, new, truncate
+from ..stateful.allocator_sequences import allocate, append, commit, fork, free, kept, match, new, truncate
 from .specimen import mutant
 from .textbook_pool import OutOfBlocks, Pool, Record
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from oracles.reference import prefix_salt
 
-from ..allocator_sequences import allocate, commit, evict, free, kept, match, new
+from ..stateful.allocator_sequences import allocate, commit, evict, free, kept, match, new
 from .specimen import mutant
 from .textbook_pool import Pool, Record
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ..declaration import Declaration, declaration_of, subject
 from ..signatures import SIGNATURES
-from ..stateful_names import STATEFUL_NAMES
+from ..stateful.names import STATEFUL_NAMES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 MARK = "__oracles_specimens__"

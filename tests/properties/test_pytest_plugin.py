@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from oracles.properties.block_allocator import BLOCK_ALLOCATOR
 from oracles.properties.softmax import SOFTMAX
+from oracles.properties.stateful.block_allocator import BLOCK_ALLOCATOR
 
 LAWS = [law.name for law in SOFTMAX.laws]
 KERNEL = """

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from oracles.properties.block_allocator import BLOCK_ALLOCATOR
 from oracles.properties.pytest_suite import conclude, explanation, suite
 from oracles.properties.report import ERROR, FAILED, HELD, NOT_COVERED, Verdict
 from oracles.properties.softmax import SOFTMAX
+from oracles.properties.stateful.block_allocator import BLOCK_ALLOCATOR
 
 LAWS = [law.name for law in SOFTMAX.laws]
 TEST_FILE = """

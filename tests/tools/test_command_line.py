@@ -11,7 +11,7 @@ import pytest
 from oracles.properties.operations import OPERATIONS
 from oracles.properties.signatures import SIGNATURES
 from oracles.properties.softmax import SOFTMAX
-from oracles.properties.stateful_names import STATEFUL_NAMES
+from oracles.properties.stateful.names import STATEFUL_NAMES
 
 LAWS = [law.name for law in SOFTMAX.laws]
 QUICK = ("--budget", "quick")

@@ -13,7 +13,7 @@ import pytest
 from oracles.properties import UsageError, check
 from oracles.properties.peers import PEER_MODULES, sglang_allocator
 from oracles.properties.report import FAILED, HELD, Report, Verdict
-from oracles.properties.stateful_names import STATEFUL_NAMES
+from oracles.properties.stateful.names import STATEFUL_NAMES
 from oracles.reference import BlockAllocator
 from oracles.tools import peer_table
 from oracles.tools.peer_table import PeerRow, run_peers

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oracles.properties.guide_laws import GUIDE_LAWS
 from oracles.properties.peers import PEER_MODULES
 from oracles.properties.peers.calls import guided as calls
 from oracles.properties.report import FAILED
-from oracles.properties.stateful import check_object
+from oracles.properties.stateful.checker import check_object
+from oracles.properties.stateful.guide_laws import GUIDE_LAWS
 from oracles.reference import compile_json_schema, compile_regex
 
 pytestmark = pytest.mark.more_peers

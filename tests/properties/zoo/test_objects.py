@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oracles.properties.allocator_sequences import allocate, new
+from oracles.properties.stateful.allocator_sequences import allocate, new
 from oracles.properties.zoo import keeper
 from oracles.properties.zoo.specimen import Specimen, mutant, specimens_in, variant
 from oracles.properties.zoo.textbook_pool import Pool

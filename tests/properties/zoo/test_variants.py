@@ -11,7 +11,7 @@ import pytest
 
 from oracles import reference
 from oracles.properties.signatures import SIGNATURES
-from oracles.properties.stateful_names import STATEFUL_NAMES
+from oracles.properties.stateful.names import STATEFUL_NAMES
 from oracles.properties.zoo import ZOO_MODULES, keeper, triggers, variants_steps
 from oracles.properties.zoo.specimen import Specimen
 from oracles.reference import FloatFormat

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ..declaration import UsageError
 from .block_allocator import BLOCK_ALLOCATOR
-from .declaration import UsageError
-from .kv_cache_object import KV_CACHE
-from .stateful_operation import StatefulOperation
+from .kv_cache import KV_CACHE
+from .operation import StatefulOperation
 from .token_mask import TOKEN_MASK
 
 STATEFUL_OPERATIONS: tuple[StatefulOperation, ...] = (BLOCK_ALLOCATOR, KV_CACHE, TOKEN_MASK)

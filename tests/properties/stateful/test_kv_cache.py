@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oracles.properties import kv_cache_laws
-from oracles.properties.kv_cache_laws import KV_CACHE_LAWS
-from oracles.properties.kv_cache_object import KV_CACHE
-from oracles.properties.objects import ObjectInProcess
-from oracles.properties.sequence_run import begin, put
-from oracles.properties.stateful import check_object
+from oracles.properties.stateful import kv_cache_laws
+from oracles.properties.stateful.checker import check_object
+from oracles.properties.stateful.kv_cache import KV_CACHE
+from oracles.properties.stateful.kv_cache_laws import KV_CACHE_LAWS
+from oracles.properties.stateful.run import begin, put
+from oracles.properties.stateful.subjects import ObjectInProcess
 from oracles.properties.zoo.textbook_cache import Cache
 from oracles.reference import KVCache, attention
 

@@ -10,15 +10,15 @@ import sys
 import traceback
 from typing import Any
 
-from . import wire
-from .declaration import UsageError
+from .. import wire
+from ..declaration import UsageError
+from .operation import walked
 from .sequence import NEW, from_json, perform, to_json
-from .stateful_operation import walked
 
 
 def main(arguments: list[str]) -> None:
     """Load the subject, say what it can, then make calls until the pipe closes."""
-    from .objects import abilities_of, factory_named, version_of
+    from .subjects import abilities_of, factory_named, version_of
 
     reading, writing, spec, operation = int(arguments[0]), int(arguments[1]), arguments[2], arguments[3]
     try:

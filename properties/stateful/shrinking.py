@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from .objects import ObjectSubject
+from .operation import StatefulOperation
 from .play import Play, SequenceLaw, play_through
+from .run import Broken, SequenceRun, SequenceTally, Session, draw_sequences
 from .sequence import Call, Sequence
-from .sequence_run import Broken, SequenceRun, SequenceTally, Session, draw_sequences
-from .stateful_operation import StatefulOperation
+from .subjects import ObjectSubject
 
 Size = tuple[int, ...]
 

@@ -1,4 +1,4 @@
-"""Stateful operation: an object of the contract, its model, its laws and its sequences, together. `stateful_operations` lists them."""
+"""Operation: an object of the contract, its model, its laws and its sequences, together. `operations` lists them."""
 
 from __future__ import annotations
 

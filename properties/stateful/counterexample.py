@@ -11,11 +11,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from .counterexample import REPORT, REPRO, lasting_name, quoted
-from .objects import ObjectSubject
+from ..counterexample import REPORT, REPRO, lasting_name, quoted
+from .operation import StatefulOperation
 from .play import SequenceLaw
 from .sequence import Call, Sequence, from_json, to_json
-from .stateful_operation import StatefulOperation
+from .subjects import ObjectSubject
 
 SEQUENCE, JUDGE = "sequence.json", "judge"
 
@@ -61,7 +61,7 @@ def _repro(operation: StatefulOperation, about: dict[str, Any], abilities: froze
     listed = "\n".join(f"    {call}" for call in calls)
     settings = {"operation": operation.name, "law": about["law"], "model": operation.model_name, "laws": operation.laws_name,
                 "walker": operation.walker_name, "abilities": sorted(abilities), "calls": to_json(list(calls))}  # fmt: skip
-    template = resources.files(__package__).joinpath("sequence_repro.txt").read_text()
+    template = resources.files(__package__).joinpath("repro_template.txt").read_text()
     title = quoted(f"{about['subject']} breaks {about['law']} of {operation.name}: {about['reason']}")
     return (template.replace("@ABOUT@", title).replace("@STATEMENT@", quoted(about["statement"])).replace("@CALLS@", quoted(listed))
             .replace("@SUBJECT@", repr(about["spec"])).replace("@SETTINGS@", repr(json.dumps(settings))))  # fmt: skip

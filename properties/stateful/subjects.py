@@ -7,12 +7,12 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from . import wire
-from .declaration import UsageError
-from .loading import PEERS, named_object
+from .. import wire
+from ..declaration import UsageError
+from ..loading import PEERS, named_object
+from ..worker_process import WorkerProcess
+from .operation import StatefulOperation
 from .sequence import DIED, HUNG, NEW, RETURNED, Answer, Call, from_json, perform, to_json
-from .stateful_operation import StatefulOperation
-from .worker_process import WorkerProcess
 
 
 class ObjectSubject(Protocol):
@@ -65,7 +65,7 @@ class ObjectInWorker:
         self.name = spec
         self.spec: str | None = spec
         arguments = [spec, operation.name, json.dumps(to_json(operation.sample)), json.dumps(_wanted(operation)), operation.walker_name]
-        self._worker = WorkerProcess("oracles.properties.object_worker", spec, arguments, seconds=seconds)
+        self._worker = WorkerProcess("oracles.properties.stateful.worker", spec, arguments, seconds=seconds)
         ready = self._worker.start()
         self.abilities, self.version = frozenset(json.loads(ready["abilities"])), ready["version"]
         must_have(self.abilities, operation, spec)
@@ -119,7 +119,7 @@ def version_of(spec: str) -> str:
     """The libraries behind `peers:name` and their versions; "" for any other text."""
     if not spec.startswith("peers:"):
         return ""
-    from .peers.installed import versions_text
+    from ..peers.installed import versions_text
 
     name, module = _peer(spec)
     return versions_text(module.library_versions(name))
@@ -127,7 +127,7 @@ def version_of(spec: str) -> str:
 
 def _peer(spec: str) -> tuple[str, Any]:
     """The name of a peer and the module that declares it."""
-    from .peers import PEER_MODULES
+    from ..peers import PEER_MODULES
 
     name = spec.removeprefix("peers:")
     if name not in PEER_MODULES:

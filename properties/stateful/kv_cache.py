@@ -7,7 +7,7 @@ from oracles.reference import KVCache
 from .kv_cache_laws import KV_CACHE_LAWS
 from .kv_cache_model import KVCacheModel, new_cache
 from .kv_cache_sequences import WEIGHTS, designed_sequences, drawn_call, drawn_new, in_bounds
-from .stateful_operation import StatefulOperation
+from .operation import StatefulOperation
 
 KV_CACHE = StatefulOperation(
     name="kv_cache",

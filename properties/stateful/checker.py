@@ -7,16 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .declaration import UsageError
-from .objects import open_object
-from .report import ERROR, FAILED, HELD, NOT_COVERED, Report, Verdict
-from .run import random_cases
+from ..declaration import UsageError
+from ..report import ERROR, FAILED, HELD, NOT_COVERED, Report, Verdict
+from ..run import random_cases
+from .counterexample import write_sequence
+from .operation import StatefulOperation
+from .operations import stateful_named
+from .run import SequenceRun, SequenceTally, begin, draw_sequences, put
 from .sequence import NEW
-from .sequence_counterexample import write_sequence
-from .sequence_run import SequenceRun, SequenceTally, begin, draw_sequences, put
-from .sequence_shrinking import breaks, hunted, shortest, size
-from .stateful_operation import StatefulOperation
-from .stateful_operations import stateful_named
+from .shrinking import breaks, hunted, shortest, size
+from .subjects import open_object
 
 SHRINK_SECONDS = 20.0                                                           # for one law
 ALL_SHRINK_SECONDS = 90.0

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from .objects import ObjectSubject
+from .operation import StatefulOperation
 from .play import Play, SequenceLaw, broken
 from .sequence import DIED, HUNG, NEW, Call, Sequence
-from .stateful_operation import StatefulOperation
+from .subjects import ObjectSubject
 
 DEATHS = 12                                                                     # each costs the start of a process
 STEPS = 30                                                                      # calls of a random sequence

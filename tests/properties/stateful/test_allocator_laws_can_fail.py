@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from oracles.properties.allocator_laws import ALLOCATOR_LAWS
-from oracles.properties.block_allocator import BLOCK_ALLOCATOR
-from oracles.properties.objects import ObjectInProcess
-from oracles.properties.sequence_run import begin, put
+from oracles.properties.stateful.allocator_laws import ALLOCATOR_LAWS
+from oracles.properties.stateful.block_allocator import BLOCK_ALLOCATOR
+from oracles.properties.stateful.run import begin, put
+from oracles.properties.stateful.subjects import ObjectInProcess
 from oracles.properties.zoo import paged_allocator, prefix_cache
 from oracles.properties.zoo.textbook_pool import OutOfBlocks, Pool, Record
 

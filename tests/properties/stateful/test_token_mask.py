@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from oracles.properties import UsageError
-from oracles.properties.guide_laws import GUIDE_LAWS
-from oracles.properties.guide_model import A_DOT, GuideModel
-from oracles.properties.guide_sequences import DESIGNED, drawn_call, drawn_new, in_bounds, new
-from oracles.properties.guide_walker import GuideWalker
 from oracles.properties.report import FAILED, HELD, NOT_COVERED, Report
-from oracles.properties.sequence import NEW, Call
-from oracles.properties.stateful import check_object
-from oracles.properties.token_mask import TOKEN_MASK
+from oracles.properties.stateful.checker import check_object
+from oracles.properties.stateful.guide_laws import GUIDE_LAWS
+from oracles.properties.stateful.guide_model import A_DOT, GuideModel
+from oracles.properties.stateful.guide_sequences import DESIGNED, drawn_call, drawn_new, in_bounds, new
+from oracles.properties.stateful.guide_walker import GuideWalker
+from oracles.properties.stateful.sequence import NEW, Call
+from oracles.properties.stateful.token_mask import TOKEN_MASK
 from oracles.reference import compile_regex
 
 
@@ -308,7 +308,7 @@ def test_drawn_walks_are_of_what_the_contract_speaks_of() -> None:
 
 
 def _returned() -> tuple[Any, list[Any]]:
-    from oracles.properties.sequence import RETURNED, Answer
+    from oracles.properties.stateful.sequence import RETURNED, Answer
 
     return Answer(RETURNED), []
 
@@ -325,6 +325,6 @@ def test_the_operation_names_its_parts() -> None:
 
 @pytest.mark.parametrize("name", ["guide_walker", "guide_sequences"])
 def test_the_examples_print_what_they_say(name: str) -> None:
-    result = doctest.testmod(importlib.import_module(f"oracles.properties.{name}"))
+    result = doctest.testmod(importlib.import_module(f"oracles.properties.stateful.{name}"))
     assert result.attempted > 0
     assert result.failed == 0

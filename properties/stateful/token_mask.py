@@ -7,8 +7,8 @@ from oracles.reference import compile_regex
 from .guide_laws import GUIDE_LAWS
 from .guide_model import BY_TOKENS, DOT, GuideModel
 from .guide_sequences import LOOKS_AHEAD, WEIGHTS, designed_sequences, drawn_call, drawn_new, in_bounds, new
+from .operation import Probe, StatefulOperation
 from .sequence import RETURNED, Answer, Call
-from .stateful_operation import Probe, StatefulOperation
 
 
 def _looks_ahead(answers: list[Answer]) -> bool:

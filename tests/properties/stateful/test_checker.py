@@ -11,18 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oracles.properties import allocator_laws, check
-from oracles.properties.allocator_sequences import allocate, designed_sequences, fork, free, new
-from oracles.properties.block_allocator import BLOCK_ALLOCATOR
+from oracles.properties import check
 from oracles.properties.declaration import UsageError
-from oracles.properties.objects import ObjectInProcess
 from oracles.properties.report import FAILED, NOT_COVERED
-from oracles.properties.sequence import RETURNED, Answer, Call, Floats, from_json, perform, to_json
-from oracles.properties.sequence_run import begin, draw_sequences
-from oracles.properties.sequence_shrinking import breaks, hunted, shortest, size
-from oracles.properties.stateful import check_object
-from oracles.properties.stateful_names import STATEFUL_NAMES
-from oracles.properties.stateful_operations import STATEFUL_OPERATIONS
+from oracles.properties.stateful import allocator_laws
+from oracles.properties.stateful.allocator_sequences import allocate, designed_sequences, fork, free, new
+from oracles.properties.stateful.block_allocator import BLOCK_ALLOCATOR
+from oracles.properties.stateful.checker import check_object
+from oracles.properties.stateful.names import STATEFUL_NAMES
+from oracles.properties.stateful.operations import STATEFUL_OPERATIONS
+from oracles.properties.stateful.run import begin, draw_sequences
+from oracles.properties.stateful.sequence import RETURNED, Answer, Call, Floats, from_json, perform, to_json
+from oracles.properties.stateful.shrinking import breaks, hunted, shortest, size
+from oracles.properties.stateful.subjects import ObjectInProcess
 from oracles.properties.zoo.paged_allocator import ReadersThatDoNotHold
 from oracles.properties.zoo.textbook_pool import Pool
 from oracles.reference import BlockAllocator, paged_attention

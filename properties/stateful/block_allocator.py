@@ -7,8 +7,8 @@ from oracles.reference import BlockAllocator
 from .allocator_laws import ALLOCATOR_LAWS
 from .allocator_model import AllocatorModel
 from .allocator_sequences import WEIGHTS, designed_sequences, drawn_call, drawn_new, in_bounds, kept, new
+from .operation import Probe, StatefulOperation
 from .sequence import Answer, Call
-from .stateful_operation import Probe, StatefulOperation
 
 
 def _finds(answers: list[Answer]) -> bool:
