@@ -76,7 +76,7 @@ def added(x: Placed, y: Placed, *, layer: str, name: str = "out") -> Placed:
     >>> y = Placed("y", [np.ones((1, 2)), np.ones((1, 2))], mesh, {"tp": Partial()})
     >>> added(y, place("b", np.ones(2), mesh), layer="down")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ...PlacementError: down: y partial sum over tp + b replicated over tp: it would count 2 times; an all_reduce over tp is missing
+    o...PlacementError: down: y partial sum over tp + b replicated over tp: it would count 2 times; an all_reduce over tp is missing
 
     Raises PlacementError where they are not the same along an axis.
     """
