@@ -3,6 +3,8 @@
 from .attention import attention, attention_scores, softmax_over_visible
 from .attention_backward import attention_backward
 from .attention_packed import attention_packed, attention_packed_backward
+from .context_all_to_all import all_to_all_attention, all_to_all_attention_backward
+from .context_parallel import ring_attention, ring_attention_backward
 from .costs_flops import attention_pairs, model_flops, utilisation
 from .costs_kv import kv_bytes, kv_elements, largest_batch
 from .costs_memory import Layout, activation_bytes, lora_bytes, lora_parameters, training_bytes, training_parts
@@ -40,6 +42,8 @@ from .paged_attention import paged_attention, slot_mapping
 from .paging import BlockAllocator, OutOfBlocks
 from .paging_waste import PagingWaste, paging_waste
 from .prefix_salt import prefix_salt
+from .pipeline_parallel import PipelineRun, pipeline_loss, pipeline_step, run_schedule
+from .pipeline_schedule import Schedule, schedule, schedule_limits
 from .pruning import gradual_masks, prune_magnitude, prune_units
 from .pruning_2_4 import pack_2_4, prune_2_4, unpack_2_4
 from .quantization import dequantize, quantize
@@ -50,6 +54,7 @@ from .rms_norm import rms_norm
 from .rope import rope
 from .rope_scaling import rope_frequencies, yarn_mscale
 from .sampling import apply_penalties, filter_probabilities, sample
+from .sequence_shards import shard_positions
 from .softmax import log_sum_exp, merge_attention, online_softmax, softmax
 from .speculative import acceptance_rate, expected_tokens, speculative_verify, speed_up, typical_acceptance, verify_block
 from .speculative_generate import self_speculate, speculative_generate
@@ -84,12 +89,16 @@ __all__ = [
     "PagedCache",
     "PagingWaste",
     "ParameterCount",
+    "PipelineRun",
     "QuantizedKVCache",
+    "Schedule",
     "TorchStream",
     "acceptance_rate",
     "activation_bytes",
     "adamw_step",
     "advance",
+    "all_to_all_attention",
+    "all_to_all_attention_backward",
     "apply_penalties",
     "attainable_flops",
     "attention",
@@ -156,6 +165,8 @@ __all__ = [
     "parameter_count",
     "perplexity",
     "pipeline_bubble",
+    "pipeline_loss",
+    "pipeline_step",
     "prefix_salt",
     "prune_2_4",
     "prune_magnitude",
@@ -167,11 +178,17 @@ __all__ = [
     "queue_wait",
     "repeat_heads",
     "ridge_point",
+    "ring_attention",
+    "ring_attention_backward",
     "rms_norm",
     "rope",
     "rope_frequencies",
+    "run_schedule",
     "sample",
+    "schedule",
+    "schedule_limits",
     "self_speculate",
+    "shard_positions",
     "show_bytes",
     "slot_mapping",
     "softmax",
