@@ -23,6 +23,9 @@ from .costs_scaling import (
 from .costs_serving import Latency, latency, queue_wait, steady_batch
 from .decoder_cache import ContiguousCache, DecoderCache, PagedCache, PagePool
 from .distillation import distillation_loss
+from .embedding_backward import embedding_backward
+from .expert_parallel import expert_parallel_backward, expert_parallel_layer
+from .experts import combine, dispatch, expert_slots, moe_layer, moe_layer_backward
 from .flash_attention import flash_attention
 from .flash_attention_backward import flash_attention_backward
 from .float_format import FloatFormat
@@ -36,6 +39,7 @@ from .memory_traffic import AttentionTraffic, memory_traffic
 from .mixed_precision import master_weight_step
 from .mla import mla_attention, mla_attention_absorbed, mla_compress, mla_scale
 from .model_config import ModelConfig
+from .moe_swiglu import moe_balance, moe_swiglu, moe_swiglu_backward
 from .mtp import mtp_loss, mtp_positions
 from .optimizers import adamw_step, clip_grad_norm
 from .paged_attention import paged_attention, slot_mapping
@@ -51,8 +55,11 @@ from .quantized_blocks import NF4, dequantize_blockwise, fp8_quantize, nf4_quant
 from .quantized_cache import QuantizedKVCache
 from .quantized_matmul import matmul_with_outliers, quantization_errors, quantized_matmul
 from .rms_norm import rms_norm
+from .rms_norm_backward import rms_norm_backward
 from .rope import rope
+from .rope_backward import rope_backward
 from .rope_scaling import rope_frequencies, yarn_mscale
+from .routing import balance_bias, balance_loss, balance_loss_backward, expert_counts, route, route_backward
 from .sampling import apply_penalties, filter_probabilities, sample
 from .sequence_shards import shard_positions
 from .softmax import log_sum_exp, merge_attention, online_softmax, softmax
@@ -62,10 +69,13 @@ from .speculative_tables import mtp_loop, speculative_loop
 from .speculative_tree import tree_mask, tree_positions, verify_tree
 from .statistics import Interval, bootstrap_interval, paired_permutation_test, two_sample_law_test
 from .swiglu import swiglu
+from .swiglu_backward import swiglu_backward
 from .token_accuracy import token_accuracy
 from .token_automaton import draft_masks
 from .torch_stream import TorchStream
+from .train_step import Trained, decoder_gradients, decoder_loss, train_step
 from .transformer import Decoder, transformer_forward, transformer_generate
+from .transformer_backward import transformer_backward
 from .units import in_unit, of_unit, show_bytes
 from .visibility import query_positions, visible_keys
 
@@ -93,6 +103,7 @@ __all__ = [
     "QuantizedKVCache",
     "Schedule",
     "TorchStream",
+    "Trained",
     "acceptance_rate",
     "activation_bytes",
     "adamw_step",
@@ -107,21 +118,33 @@ __all__ = [
     "attention_packed_backward",
     "attention_pairs",
     "attention_scores",
+    "balance_bias",
+    "balance_loss",
+    "balance_loss_backward",
     "bootstrap_interval",
     "chinchilla_loss",
     "chinchilla_split",
     "chinchilla_tokens",
     "clip_grad_norm",
+    "combine",
     "compile_json_schema",
     "compile_regex",
     "cross_entropy",
     "cross_entropy_backward",
     "decode_steps",
+    "decoder_gradients",
+    "decoder_loss",
     "dequantize",
     "dequantize_blockwise",
+    "dispatch",
     "distillation_loss",
     "draft_masks",
+    "embedding_backward",
     "expected_tokens",
+    "expert_counts",
+    "expert_parallel_backward",
+    "expert_parallel_layer",
+    "expert_slots",
     "filter_probabilities",
     "flash_attention",
     "flash_attention_backward",
@@ -149,6 +172,11 @@ __all__ = [
     "mla_compress",
     "mla_scale",
     "model_flops",
+    "moe_balance",
+    "moe_layer",
+    "moe_layer_backward",
+    "moe_swiglu",
+    "moe_swiglu_backward",
     "mtp_loop",
     "mtp_loss",
     "mtp_positions",
@@ -181,9 +209,13 @@ __all__ = [
     "ring_attention",
     "ring_attention_backward",
     "rms_norm",
+    "rms_norm_backward",
     "rope",
+    "rope_backward",
     "rope_frequencies",
     "run_schedule",
+    "route",
+    "route_backward",
     "sample",
     "schedule",
     "schedule_limits",
@@ -199,11 +231,14 @@ __all__ = [
     "speed_up",
     "steady_batch",
     "swiglu",
+    "swiglu_backward",
     "token_accuracy",
     "token_mask",
+    "train_step",
     "training_bytes",
     "training_flops",
     "training_parts",
+    "transformer_backward",
     "transformer_forward",
     "transformer_generate",
     "tree_mask",

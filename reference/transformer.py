@@ -1,4 +1,4 @@
-"""A small decoder, made of the modules beside it: what it computes, and how it goes on from a prompt. Training is left to others."""
+"""A small decoder, made of the modules beside it: what it computes, how it goes on from a prompt. Its gradient: transformer_backward."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from .arguments import Array, Float64, Int64
 from .attention import attention
 from .decoder_cache import DecoderCache, left_window
 from .mla import absorbed_queries, mla_attention, mla_compress, mla_scale
+from .moe_swiglu import moe_swiglu
 from .rms_norm import rms_norm
 from .rope import Pairing, rope
 from .rope_scaling import Scaling
@@ -28,7 +29,8 @@ class Decoder:
 
     V = vocabulary, E = width, H = heads, Hkv = kv_heads, D = head_size, F = hidden. latent = C makes it latent attention
     with rope_size = Dr turned coordinates beside head_size others, values of head_size, and no kv_heads of its own. window:
-    keys before the current one that are seen, None: all. tied: the head is the embedding.
+    keys before the current one that are seen, None: all. tied: the head is the embedding. experts = X makes each feed-forward
+    layer X of them, of which every token takes `active` ones, their gates over their sum where normalize_gates; none is dropped.
 
     >>> sizes = Decoder(vocabulary=7, width=4, layers=1, heads=2, kv_heads=1, head_size=2, hidden=3, tied=True)
     >>> sizes.shapes()["layers.0.w_k"], "head" in sizes.shapes()
@@ -52,6 +54,9 @@ class Decoder:
     base: float = 10000.0
     scaling: Scaling = None
     eps: float = 1e-6
+    experts: int | None = None
+    active: int = 1
+    normalize_gates: bool = True
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "width", "layers", "heads", "kv_heads", "head_size", "hidden"):
@@ -60,11 +65,16 @@ class Decoder:
             raise ValueError(f"kv_heads: got {self.kv_heads} for {self.heads} heads; want a divisor of {self.heads}")
         if (self.latent is None) != (self.rope_size is None):
             raise ValueError(f"rope_size: got {self.rope_size} beside latent {self.latent}; want both or neither")
+        most = 1 if self.experts is None else arguments.whole_number("experts", self.experts, least=1)
+        if arguments.whole_number("active", self.active, least=1) > most:
+            raise ValueError(f"active: got {self.active} of {self.experts} experts; want at most {most}")
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         E, H, D, F = self.width, self.heads, self.head_size, self.hidden
-        layer: dict[str, tuple[int, ...]] = {"norm_attention": (E,), "w_o": (H * D, E), "norm_feed_forward": (E,), "w_gate": (E, F),
-                                             "w_up": (E, F), "w_down": (F, E)}
+        X = () if self.experts is None else (self.experts,)
+        layer: dict[str, tuple[int, ...]] = {"norm_attention": (E,), "w_o": (H * D, E), "norm_feed_forward": (E,), "w_gate": (*X, E, F),
+                                             "w_up": (*X, E, F), "w_down": (*X, F, E)}
+        layer |= {} if self.experts is None else {"w_router": (E, self.experts)}
         if self.latent is None or self.rope_size is None:
             layer |= {"w_q": (E, H * D), "w_k": (E, self.kv_heads * D), "w_v": (E, self.kv_heads * D)}
         else:
@@ -97,15 +107,15 @@ def transformer_forward(tokens: ArrayLike, weights: Weights, decoder: Decoder, *
     ids = arguments.integers("tokens", tokens, least=0, most=decoder.vocabulary - 1)
     if ids.ndim != 2:
         raise ValueError(f"tokens: got shape {ids.shape}; want 2 axes")
-    w = _checked(weights, decoder)
+    w = checked_weights(weights, decoder)
     positions = np.arange(ids.shape[1]) if cache is None else cache.begin(ids)
     x: Float64 = w["embedding"][ids]                                            # (B, T, E)
     for i in range(decoder.layers):
         layer = {name.removeprefix(f"layers.{i}."): value for name, value in w.items() if name.startswith(f"layers.{i}.")}
         attend = _grouped if decoder.latent is None else _latent
         a = attend(rms_norm(x, layer["norm_attention"], eps=decoder.eps), layer, decoder, positions, i, cache)
-        x = x + _joined(a) @ layer["w_o"]
-        x = x + swiglu(rms_norm(x, layer["norm_feed_forward"], eps=decoder.eps), layer["w_gate"], layer["w_up"], layer["w_down"])
+        x = x + join_heads(a) @ layer["w_o"]
+        x = x + _feed_forward(rms_norm(x, layer["norm_feed_forward"], eps=decoder.eps), layer, decoder)
     if cache is not None:
         cache.end()
     head = w["embedding"].T if decoder.tied else w["head"]
@@ -152,7 +162,7 @@ def transformer_generate(tokens: ArrayLike, weights: Weights, decoder: Decoder, 
 
 def _grouped(x: Float64, w: Mapping[str, Array], decoder: Decoder, positions: Int64, layer: int, cache: DecoderCache | None) -> Float64:
     """Attention of grouped heads: (B, T, E) -> (B, H, T, D)."""
-    q, k, v = (_heads(x @ w[name], decoder.head_size) for name in ("w_q", "w_k", "w_v"))
+    q, k, v = (split_heads(x @ w[name], decoder.head_size) for name in ("w_q", "w_k", "w_v"))
     q, k = (rope(y, positions, pairing=decoder.pairing, base=decoder.base, scaling=decoder.scaling) for y in (q, k))
     if cache is not None:
         return cache.attend(layer, q, k, v, None)
@@ -162,7 +172,7 @@ def _grouped(x: Float64, w: Mapping[str, Array], decoder: Decoder, positions: In
 def _latent(x: Float64, w: Mapping[str, Array], decoder: Decoder, positions: Int64, layer: int, cache: DecoderCache | None) -> Float64:
     """Latent attention: (B, T, E) -> (B, H, T, D). A cache keeps [latent, k_rope] as the key of one head and latent as its value."""
     D, Dr = decoder.head_size, decoder.rope_size or 0
-    q_nope, q_rope = np.split(_heads(x @ w["w_q"], D + Dr), [D], axis=-1)       # (B, H, T, D), (B, H, T, Dr)
+    q_nope, q_rope = np.split(split_heads(x @ w["w_q"], D + Dr), [D], axis=-1)       # (B, H, T, D), (B, H, T, Dr)
     q_rope = rope(q_rope, positions, pairing=decoder.pairing, base=decoder.base, scaling=decoder.scaling)
     latent, k_rope = mla_compress(x, w["w_c"], w["w_kr"], positions, norm_weight=w["norm_latent"], norm_eps=decoder.eps,
                                   pairing=decoder.pairing, base=decoder.base, scaling=decoder.scaling)
@@ -175,18 +185,25 @@ def _latent(x: Float64, w: Mapping[str, Array], decoder: Decoder, positions: Int
     return mla_attention(q_nope, q_rope, latent, k_rope, w["w_uk"], w["w_uv"], causal="bottom_right", scale=scale, mask=seen)[0]
 
 
-def _heads(x: Float64, size: int) -> Float64:
+def _feed_forward(x: Float64, w: Mapping[str, Array], decoder: Decoder) -> Float64:
+    """One layer for all tokens, or experts that share them: (B, T, E)."""
+    if decoder.experts is None:
+        return swiglu(x, w["w_gate"], w["w_up"], w["w_down"])
+    return moe_swiglu(x, w["w_router"], w["w_gate"], w["w_up"], w["w_down"], k=decoder.active, normalize=decoder.normalize_gates)
+
+
+def split_heads(x: Float64, size: int) -> Float64:
     """(B, T, H size) -> (B, H, T, size)."""
     return x.reshape(*x.shape[:2], x.shape[2] // size, size).swapaxes(1, 2)
 
 
-def _joined(x: Float64) -> Float64:
+def join_heads(x: Float64) -> Float64:
     """(B, H, T, D) -> (B, T, H D)."""
     B, H, T, D = x.shape
     return x.swapaxes(1, 2).reshape(B, T, H * D)
 
 
-def _checked(weights: Weights, decoder: Decoder) -> dict[str, Float64]:
+def checked_weights(weights: Weights, decoder: Decoder) -> dict[str, Float64]:
     """Every weight in float64, of its shape, none missing and none too many."""
     shapes = decoder.shapes()
     if set(weights) != set(shapes):
