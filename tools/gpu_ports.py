@@ -14,6 +14,8 @@ from oracles.gpu import kv_cache as cache
 from oracles.gpu import merge_attention as merge
 from oracles.gpu import mla as latents
 from oracles.gpu import paged_attention as pages
+from oracles.gpu import pruning as sparse
+from oracles.gpu import quantization as codes
 from oracles.gpu import rope as rotary
 from oracles.gpu import sampling as draws
 from oracles.gpu import softmax as rows
@@ -165,6 +167,24 @@ def speculative_verify(draft_tokens: Any, draft_probs: Any, target_probs: Any, a
                                      backend=EMULATED)
 
 
+@subject("quantize", arithmetic=Arithmetic(out="float32"), dtypes=FORMATS, promises=["deterministic"])
+def quantize(x: Any, *, bits: Any, axis: Any = None, group: Any = None, symmetric: Any = True, scale: Any = None, zero: Any = None) -> Any:
+    """kernels/quantize.cu: scales in float32 for every format."""
+    return codes.quantize(x, bits=bits, axis=axis, group=group, symmetric=symmetric, scale=scale, zero=zero, backend=EMULATED)
+
+
+@subject("quantized_matmul", dtypes=FORMATS, promises=["deterministic"])
+def quantized_matmul(x: Any, q: Any, scale: Any, *, x_scale: Any, bias: Any = None) -> Any:
+    """kernels/matmul_int8.cu."""
+    return codes.quantized_matmul(x, q, scale, x_scale=x_scale, bias=bias, backend=EMULATED)
+
+
+@subject("prune_2_4", dtypes=FORMATS, promises=["deterministic"])
+def prune_2_4(w: Any, *, axis: Any) -> Any:
+    """kernels/prune_2_4.cu."""
+    return sparse.prune_2_4(w, axis=axis, backend=EMULATED)
+
+
 GPU_PORTS: tuple[tuple[str, str], ...] = (
     ("softmax", "oracles.tools.gpu_ports:softmax"),
     ("log_sum_exp", "oracles.tools.gpu_ports:log_sum_exp"),
@@ -183,4 +203,7 @@ GPU_PORTS: tuple[tuple[str, str], ...] = (
     ("filter_probabilities", "oracles.tools.gpu_ports:filter_probabilities"),
     ("sample", "oracles.tools.gpu_ports:sample"),
     ("speculative_verify", "oracles.tools.gpu_ports:speculative_verify"),
+    ("quantize", "oracles.tools.gpu_ports:quantize"),
+    ("quantized_matmul", "oracles.tools.gpu_ports:quantized_matmul"),
+    ("prune_2_4", "oracles.tools.gpu_ports:prune_2_4"),
 )

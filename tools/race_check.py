@@ -40,6 +40,9 @@ OWN_KERNELS: dict[str, tuple[tuple[str, str], ...]] = {
     "mla_decode.cu": (("mla_attention", "mla:mla_attention_absorbed"),),
     "sampling.cu": (("filter_probabilities", "sampling:filter_probabilities"), ("sample", "sampling:sample")),
     "speculative_verify.cu": (("speculative_verify", "speculative:speculative_verify"),),
+    "quantize.cu": (("quantize", "quantization:quantize"),),
+    "matmul_int8.cu": (("quantized_matmul", "quantization:quantized_matmul"),),
+    "prune_2_4.cu": (("prune_2_4", "pruning:prune_2_4"),),
 }
 IN_PLACE = {"write_kv": ("k_cache", "v_cache")}
 GPU_FORMATS = ("float32", "float16", "bfloat16")

@@ -1,4 +1,4 @@
-"""The ports of the cache and decoding families: the same bits in every order of threads, clean in check mode, no barrier too many.
+"""The ports of caches, decoding and compression: the same bits in every order of threads, clean in check mode, no barrier too many.
 
 Every barrier is dropped or weakened, in the shared headers too; so is what else keeps two threads apart. All of it is reported.
 """
@@ -23,6 +23,8 @@ from oracles.gpu.kv_cache import write_kv
 from oracles.gpu.launching import Backend
 from oracles.gpu.mla import mla_attention_absorbed
 from oracles.gpu.paged_attention import paged_attention
+from oracles.gpu.pruning import pack_2_4, prune_2_4
+from oracles.gpu.quantization import quantize, quantized_matmul
 from oracles.gpu.rope import rope
 from oracles.gpu.sampling import filter_probabilities, sample
 from oracles.gpu.speculative import speculative_verify
@@ -83,9 +85,27 @@ def run_verify(backend: Backend) -> Any:
     return speculative_verify(tokens, q, p, u, np.array([0.3, 0.6, 0.9, 0.1]), backend=backend)
 
 
+def run_quantize(backend: Backend) -> Any:
+    """A tensor in several shares, one number a channel, and runs of which the last is short."""
+    forms: tuple[dict[str, Any], ...] = ({}, {"axis": 0, "symmetric": False}, {"group": 40, "bits": 4, "symmetric": False})
+    return tuple(part for form in forms for part in quantize(draw(9, 1000), **{"bits": 8, **form}, backend=backend))
+
+
+def run_int8(backend: Backend) -> Any:
+    x, q = (np.random.default_rng(0).integers(-128, 128, shape).astype(np.int8) for shape in ((35, 150), (150, 33)))
+    return (quantized_matmul(x, q, abs(draw(33)), x_scale=abs(draw(35)), bias=draw(33), backend=backend),)
+
+
+def run_two_four(backend: Backend) -> Any:
+    w = draw(5, 300)
+    mask = prune_2_4(w, axis=-1, backend=backend)
+    return (mask, prune_2_4(w, axis=0, backend=backend), *pack_2_4(w, mask, backend=backend))
+
+
 CALLS: dict[str, Callable[[Backend], Any]] = {
     "rope": run_rope, "write_kv": run_write, "paged_decode": run_paged, "mla_decode": run_latent, "filter": run_filter,
-    "sample": run_sample, "speculative_verify": run_verify,
+    "sample": run_sample, "speculative_verify": run_verify, "quantize": run_quantize, "matmul_int8": run_int8,
+    "prune_2_4": run_two_four,
 }  # fmt: skip
 
 
@@ -104,7 +124,8 @@ def test_the_checked_run_finds_nothing(call: str) -> None:
 
 # Where barriers stand, and the calls that need them.
 FILES = {"decode.cuh": ("paged_decode", "mla_decode"), "paged_decode.cu": ("paged_decode",), "mla_decode.cu": ("mla_decode",),
-         "masses.cuh": ("filter", "speculative_verify"), "sampling.cu": ("filter",)}
+         "masses.cuh": ("filter", "speculative_verify"), "sampling.cu": ("filter",),
+         "matmul_int8.cu": ("matmul_int8",)}
 WEAKER = {"__syncthreads();": ("", "__syncwarp();"), "__syncwarp();": ("",)}
 # (file, which of its barriers, call): why nothing there tells that it is gone.
 EQUIVALENT = {
@@ -162,6 +183,8 @@ RACES = [
     planted("write_kv.cu", "atomicMax(&owner[slots[t]], t)", "owner[slots[t]] = max(owner[slots[t]], t)", "write_kv"),
     planted("write_kv.cu", " || owner[slot] != t", "", "write_kv"),
     planted("sampling.cu", "atomicAdd(&bins[own >> low & 255], w)", "bins[own >> low & 255] += w", "filter"),
+    planted("quantize.cu", "atomicMax(&sizes[2ll * blockIdx.x], most)", "sizes[2ll * blockIdx.x] = max(sizes[2ll * blockIdx.x], most)",
+            "quantize"),
 ]
 
 
