@@ -57,7 +57,7 @@ def test_gradients_are_those_of_a_complex_step() -> None:
 def test_what_stands_behind_a_length_neither_matters_nor_gets_a_gradient() -> None:
     given = problem(2)
     behind = np.arange(T) >= given["lengths"][:, None]
-    poisoned = {**given, "x": np.where(behind[..., None], np.nan, given["x"]), "targets": np.where(behind[..., None], np.inf, given["targets"])}
+    poisoned = {**given, **{name: np.where(behind[..., None], odd, given[name]) for name, odd in (("x", np.nan), ("targets", np.inf))}}
     (loss, dx, dweights), clean = (pipeline_step(**one, kind="1f1b", microbatch_size=3) for one in (poisoned, given))
     assert (loss, dx.tobytes(), [w.tobytes() for w in dweights]) == (clean[0], clean[1].tobytes(), [w.tobytes() for w in clean[2]])
     assert not dx[behind].any()

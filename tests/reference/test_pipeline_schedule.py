@@ -56,7 +56,8 @@ def test_the_formula_of_gpipe_and_1f1b_is_that_of_costs(p: int, m: int) -> None:
 
 def test_a_backward_pass_of_any_length_leaves_the_idle_share_of_gpipe_and_1f1b() -> None:
     for kind in ("gpipe", "1f1b"):
-        assert {round(schedule(kind, stages=4, microbatches=8).bubble((1.0, b, 0.0)), 12) for b in (0.5, 1.0, 2.0, 3.0)} == {round(3 / 11, 12)}
+        idle = [schedule(kind, stages=4, microbatches=8).bubble((1.0, b, 0.0)) for b in (0.5, 1.0, 2.0, 3.0)]
+        assert idle == pytest.approx([3 / 11] * 4, abs=2.0**-50)
 
 
 def test_interleaving_divides_the_waiting_by_the_chunks() -> None:
@@ -78,7 +79,7 @@ def test_what_waits_for_ever_is_named() -> None:
     order = schedule("1f1b", stages=2, microbatches=2)
     actions = order.actions.copy()
     actions[1] = actions[1][::-1]
-    with pytest.raises(ValueError, match="actions: stage 0 waits for ever with action 2, B of micro-batch 0 .chunk 0.; want what it needs"):
+    with pytest.raises(ValueError, match=r"stage 0 waits for ever with action 2, B of micro-batch 0 \(chunk 0\); want what it needs"):
         Schedule(actions).timeline()
 
 
