@@ -80,8 +80,7 @@ def attention_backward_bound(arithmetic: ResolvedArithmetic, q: ArrayLike, k: Ar
     f = forward(r, q, k, v, **options)
     scale = arguments.score_scale(scale, D)
     q_rows, keys, dout_rows = grouped(finite(q.astype(np.float64)), Hkv), finite(k.astype(np.float64)), grouped(finite(wide_dout), Hkv)
-    gradient = _stages(r, f, dout_rows)
-    bounds = _products(r, f, gradient, q_rows, keys, dout_rows, scale)
+    gradient, bounds = from_forward(r, f, q_rows, keys, dout_rows, scale)
     bounds["dq"] = bounds["dq"].reshape(q.shape)
     if bias is not None:
         bounds["dbias"] = _bias_bound(r, f, gradient, (B, Hq, Lq, Lk), np.shape(bias))
@@ -91,6 +90,12 @@ def attention_backward_bound(arithmetic: ResolvedArithmetic, q: ArrayLike, k: Ar
         exact = attention_backward(q, k, v, out, lse, dout, **options)
         bounds = {name: np.where(np.isfinite(exact[name]), bound, 0.0) for name, bound in bounds.items()}
     return checked(bounds)
+
+
+def from_forward(r: Roundings, f: Forward, q: Float64, k: Float64, dout: Float64, scale: float) -> tuple[Gradient, dict[str, Float64]]:
+    """What follows from a forward pass whose out and lse are known to within its bounds: the stages; dq, dk and dv, dq still grouped."""
+    gradient = _stages(r, f, dout)
+    return gradient, _products(r, f, gradient, q, k, dout, scale)
 
 
 def _stages(r: Roundings, f: Forward, dout: Float64) -> Gradient:
