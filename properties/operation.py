@@ -44,7 +44,7 @@ class Operation:
     def input_format(self, case: Case) -> str:
         """The format of the first required array of floats, which the others share."""
         given = [array for name, array in case.arrays.items() if whole_name(name) in self.signature.lists]
-        given += [case.arrays[name] for name in self.signature.required if name not in self.signature.lists]
+        given += [case.arrays[name] for name in self.signature.required if name in case.arrays]
         floats = (array.dtype for array in given if array.dtype.kind not in "biu")
         return str(next(floats, "float64"))
 
@@ -66,11 +66,12 @@ INTEGER, BOOLEAN = "integer", "bool"
 
 def result_format(signature: Signature, name: str, arithmetic: ResolvedArithmetic) -> str:
     """The format in which a result is returned: `lse` for log-sum-exps, `out` for other numbers; `INTEGER` means any integer dtype."""
-    if name in signature.integers:
+    whole = whole_name(name)
+    if whole in signature.integers:
         return INTEGER
-    if name in signature.booleans:
+    if whole in signature.booleans:
         return BOOLEAN
-    return arithmetic.lse if name == "lse" else arithmetic.out
+    return arithmetic.lse if whole == "lse" else arithmetic.out
 
 
 def is_of_format(dtype: np.dtype[Any], wanted: str) -> bool:
