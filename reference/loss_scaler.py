@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ class LossScaler:
 
     One iteration: `scale` the loss, `unscale` the gradients, `step` with them, `update` with what was found, whether or not the
     step was taken (Haian-Jin/LVSM#19). The number of the step, which Adam's bias correction and the schedule read, counts steps
-    that were taken (huggingface/accelerate#4242).
+    that were taken (huggingface/accelerate#4242). `state` and `load` carry the scale and its run over to another process.
 
     Raises ValueError for a scale outside the normal numbers of float32, growth_factor < 1, backoff_factor outside (0, 1],
     growth_interval < 1. Error bound: exact for powers of two; else one rounding of each product.
@@ -85,9 +85,23 @@ class LossScaler:
         self._run = 0 if found_inf else self._run + 1
         if found_inf:
             self._move(self._backoff)
-        elif self._run == self._interval:
+        elif self._run >= self._interval:                                            # beyond it: loaded from one of a longer interval
             self._run = 0
             self._move(self._growth)
+
+    def state(self) -> dict[str, float | int]:
+        """What goes into a checkpoint: the scale, and the updates without an overflow since it last moved."""
+        return {"value": self._value, "run": self._run}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on where the scaler that gave this state stood. Raises ValueError for a state that is none."""
+        if set(state) != {"value", "run"}:
+            raise ValueError(f"state: got {', '.join(map(str, state)) or 'nothing'}; want value, run")
+        value = arguments.real_number("state value", state["value"], positive=True)
+        run = arguments.whole_number("state run", state["run"], least=0)
+        if not _holds(value):
+            raise ValueError(f"state value: got {value}; want a normal number of float32, {_FLOAT32.tiny} to {_FLOAT32.max}")
+        self._value, self._run = value, run
 
     def _move(self, factor: float) -> None:
         if _holds(self._value * factor):

@@ -1,8 +1,8 @@
-"""Losses and optimizers of PyTorch on a CPU.
+"""Losses, optimizers and the gradient scaler of PyTorch on a CPU.
 
 Addresses: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.cross_entropy.html (the mean over no target is NaN),
 https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html,
-https://docs.pytorch.org/docs/stable/generated/torch.nn.KLDivLoss.html
+https://docs.pytorch.org/docs/stable/generated/torch.nn.KLDivLoss.html, https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..declaration import subject
+from .calls import loss_scaler
 from .calls import training as calls
 from .installed import copy_of, library_version, versions_text
 
@@ -28,7 +29,14 @@ PEERS: dict[str, dict[str, tuple[Callable[..., Any], dict[str, Any]]]] = {
     },
     "torch_foreach": {"adamw_step": (calls.torch_adamw_foreach, {})},
     "torch_fused": {"adamw_step": (calls.torch_adamw_fused, {})},
+    "torch_scaler_any_size": {},
 }  # fmt: skip
+
+OBJECT = "loss_scaler"                                                          # the operation whose objects some of them make
+OBJECTS: dict[str, Callable[..., Any]] = {
+    "torch": loss_scaler.TorchGradScaler,
+    "torch_scaler_any_size": loss_scaler.TorchGradScalerOfAnySize,
+}
 
 
 def library_versions(name: str) -> dict[str, str]:
@@ -43,3 +51,9 @@ def subjects(name: str) -> tuple[Callable[..., Any], ...]:
     common = {"name": name, "framework": "torch", "version": version, "dtypes": ("float32", "float64")}
     return tuple(subject(operation, **{**common, **declared})(copy_of(function))
                  for operation, (function, declared) in PEERS[name].items())  # fmt: skip
+
+
+def objects(name: str) -> dict[str, Callable[..., Any]]:
+    """The factory of scalers by operation, of the peers that have one. Raises UsageError where the library is missing."""
+    library_versions(name)
+    return {OBJECT: OBJECTS[name]} if name in OBJECTS else {}

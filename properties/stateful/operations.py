@@ -5,10 +5,11 @@ from __future__ import annotations
 from ..declaration import UsageError
 from .block_allocator import BLOCK_ALLOCATOR
 from .kv_cache import KV_CACHE
+from .loss_scaler import LOSS_SCALER
 from .operation import StatefulOperation
 from .token_mask import TOKEN_MASK
 
-STATEFUL_OPERATIONS: tuple[StatefulOperation, ...] = (BLOCK_ALLOCATOR, KV_CACHE, TOKEN_MASK)
+STATEFUL_OPERATIONS: tuple[StatefulOperation, ...] = (BLOCK_ALLOCATOR, KV_CACHE, TOKEN_MASK, LOSS_SCALER)
 
 
 def stateful_named(name: str) -> StatefulOperation:

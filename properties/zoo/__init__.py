@@ -46,6 +46,8 @@ ZOO_MODULES: dict[str, tuple[str, ...]] = {
     "variants_optimizers": ("optimizer",),
     "mixed_precision": ("mixed-precision",),
     "variants_mixed_precision": ("mixed-precision",),
+    "loss_scaling": ("mixed-precision",),
+    "variants_loss_scaling": ("mixed-precision",),
     "quantization": ("quantization",),
     "pruning": ("pruning",),
     "variants_quantization": ("quantization", "pruning"),

@@ -32,10 +32,12 @@ FINDINGS = {
     "jax-pallas-64-bit-types", "jax-decode-of-16-bits", "jax-decode-of-one-key", "jax-tpu-flash-blind-row", "jax-splash-blind-row",
     "jax-pallas-finite-mask",
     "mlx-float16-scores", "mlx-blind-row",
-    "tinygrad-single-hidden-key", "tinygrad-logsumexp-of-nothing", "triton-interpreter-bfloat16-cast",
+    "tinygrad-single-hidden-key", "tinygrad-logsumexp-of-nothing", "tinygrad-bfloat16-maximum", "triton-interpreter-bfloat16-cast",
     "jax-nan-in-padding", "jax-blind-row", "jax-float16-on-a-cpu",
     # test_findings_of_serving.py
     "onnxruntime-rope-short-table", "jax-scatter-nan-bits", "deepseek-eager-softmax-in-float32", "transformers-speculative-zero-uniform",
+    # test_training_peers.py
+    "torch-scale-of-0",
     # test_guided_peers.py
     "outlines-core-after-match", "outlines-core-empty-token", "xgrammar-token-id", "llguidance-dead-end",
 }  # fmt: skip

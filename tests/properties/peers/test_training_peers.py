@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from oracles.properties import check
+from oracles.properties import UsageError, check
 from oracles.properties.loading import load
 from oracles.properties.peers.training import PEERS
 from oracles.properties.report import FAILED, HELD, NOT_COVERED
+from oracles.properties.stateful.checker import check_object
+from oracles.properties.stateful.scaler_laws import SCALER_LAWS
 
 pytestmark = pytest.mark.peers
 
@@ -23,7 +25,7 @@ def test_a_released_library_keeps_the_laws(peer: str, operation: str) -> None:
     assert all(verdict.compared > 0 for verdict in report.verdicts if verdict.status == HELD)
 
 
-@pytest.mark.parametrize(("peer", "operation"), [(peer, next(iter(operations))) for peer, operations in PEERS.items()])
+@pytest.mark.parametrize(("peer", "operation"), [(peer, next(iter(operations))) for peer, operations in PEERS.items() if operations])
 def test_a_peer_says_which_version_it_is(peer: str, operation: str) -> None:
     _, declaration = load(f"peers:{peer}", operation)
     assert any(character.isdigit() for character in declaration.version)
@@ -37,3 +39,37 @@ def test_a_mean_of_no_target_is_nan_in_pytorch_and_must_be_declared() -> None:
     (verdict,) = check("cross_entropy", undeclared, budget="quick", laws=("nothing_to_score_is_no_loss",)).verdicts
     assert verdict.status == FAILED
     assert "is nan, wanted 0" in verdict.reason
+
+
+def test_the_gradient_scaler_of_pytorch_keeps_the_laws() -> None:
+    report = check_object("loss_scaler", "peers:torch", budget=20, call_seconds=100.0)
+    assert {verdict.law: verdict.status for verdict in report.verdicts} == {law.name: HELD for law in SCALER_LAWS}
+    assert report.version.startswith("torch 2")
+    assert len(report.not_covered) == 1
+    assert "the scale would leave the normal numbers" in report.not_covered[0] or "an empty list of parameters" in report.not_covered[0]
+
+
+def test_the_other_forms_have_no_scaler() -> None:
+    with pytest.raises(UsageError, match="peers:torch_fused has no loss_scaler"):
+        check_object("loss_scaler", "peers:torch_fused", in_process=True)
+
+
+def test_torch_scale_of_0() -> None:
+    """docs/findings.md, torch-scale-of-0: both of its lines, and the laws that see them."""
+    import torch
+
+    scaler, parameter = torch.amp.GradScaler("cpu", init_scale=2.0**-126, backoff_factor=2.0**-24), torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    scaler.scale(torch.zeros(()))
+    parameter.grad = torch.tensor([8.0])
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    assert parameter.item() == -torch.inf
+    scaler.update(2.0**-126)
+    parameter.grad = torch.tensor([torch.inf])
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 0.0
+    laws = ("the_scale_stays_finite_and_positive", "found_inf_tells_of_nan_and_inf")
+    report = check_object("loss_scaler", "peers:torch_scaler_any_size", budget="quick", call_seconds=100.0, laws=laws)
+    assert {verdict.law: verdict.status for verdict in report.verdicts} == dict.fromkeys(laws, FAILED)

@@ -8,8 +8,10 @@ from oracles.properties.zoo import (
     distillation,
     keeper,
     loss,
+    loss_scaling,
     mixed_precision,
     optimizer,
+    variants_loss_scaling,
     variants_losses,
     variants_mixed_precision,
     variants_optimizers,
@@ -25,11 +27,12 @@ IDS = {
         "kd-mixture-weights-swapped", "kd-kl-averaged-over-classes", "kd-log-of-log-or-missing-log", "kd-teacher-compared-with-itself",
     ),
     "optimizer": ("epsilon-scaled-by-bias-correction", "adam-l2-vs-decoupled-swapped", "decay-applied-to-updated-parameter"),
-    # The other four of its reports are faults of a sequence of steps: they await the loss scaler as an object under the checker.
-    "mixed-precision": ("update-lost-in-bf16", "master-rebuilt-from-rounded-weights"),
+    "mixed-precision": ("update-lost-in-bf16", "master-rebuilt-from-rounded-weights", "scheduler-advances-on-skipped-step",
+                        "update-skipped-when-user-skips-step"),
 }  # fmt: skip
-MUTANTS = [s for module in (loss, distillation, optimizer, mixed_precision) for s in specimens_in(module)]
-VARIANTS = [s for module in (variants_losses, variants_optimizers, variants_mixed_precision) for s in specimens_in(module)]
+MUTANTS = [s for module in (loss, distillation, optimizer, mixed_precision, loss_scaling) for s in specimens_in(module)]
+VARIANTS = [s for module in (variants_losses, variants_optimizers, variants_mixed_precision, variants_loss_scaling)
+            for s in specimens_in(module)]  # fmt: skip
 
 
 @pytest.mark.parametrize("family", IDS)
