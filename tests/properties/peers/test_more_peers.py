@@ -8,10 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from oracles.properties import check
+from oracles.properties.bounds import attention_bound
 from oracles.properties.peers.calls import mlx_sdpa
 from oracles.properties.report import FAILED, HELD, Report
 
@@ -78,9 +80,29 @@ def test_tinygrad_logsumexp_of_nothing() -> None:
     assert np.isneginf(tinygrad.log_sum_exp(np.full(1, -np.inf, np.float32)))
 
 
-def test_triton_interpreter_bfloat16_cast(tmp_path: Path) -> None:
-    import ml_dtypes
+def test_tinygrad_bfloat16_maximum() -> None:
+    from oracles.properties.peers.calls import tinygrad
 
+    ones = np.ones(33, ml_dtypes.bfloat16)
+    assert tinygrad.softmax(ones[:32])[0] == 1 / 32
+    assert tinygrad.softmax(ones.astype(np.float16)).shape == (33,)
+    with pytest.raises(RuntimeError, match="UOp verification failed"):
+        tinygrad.softmax(ones)
+
+
+def test_tinygrad_rounds_each_product() -> None:
+    from oracles.properties.peers.calls import tinygrad
+    from oracles.properties.peers.tinygrad import ARITHMETIC, ATTENTION
+
+    unit, zeros = 2.0**-24, np.zeros((1, 1, 16, 1), np.float16)
+    arguments: dict[str, Any] = {"q": zeros[:, :, :1], "k": zeros, "v": np.full_like(zeros, 24 * unit), "causal": None}
+    error = tinygrad.attention(**arguments).item() - 24 * unit                  # each product is 1.5 units, and rounds to 2
+    assert error == 8 * unit
+    once, each = (attention_bound(a.resolve("float16"), **arguments)["out"].item() for a in (ARITHMETIC, ATTENTION["arithmetic"]))
+    assert once < error <= each
+
+
+def test_triton_interpreter_bfloat16_cast(tmp_path: Path) -> None:
     from oracles.properties.loading import load_file
     from oracles.properties.peers.calls.triton_flash import Memory
 
