@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .attention import ATTENTION, ATTENTION_BACKWARD, ATTENTION_PACKED, ATTENTION_PACKED_BACKWARD
+from .context_parallel import RING_ATTENTION, RING_ATTENTION_BACKWARD
 from .costs import KV_BYTES, MODEL_FLOPS, TOKEN_ACCURACY, TRAINING_BYTES
 from .declaration import UsageError
 from .kv_cache import PADDED_POSITIONS, WRITE_KV
@@ -19,6 +20,7 @@ from .mtp import MTP_LOSS
 from .operation import Operation
 from .optimizers import ADAMW_STEP, CLIP_GRAD_NORM
 from .paged_attention import PAGED_ATTENTION
+from .pipeline import PIPELINE_LOSS, PIPELINE_STEP, SCHEDULE
 from .pruning import GRADUAL_MASKS, PRUNE_2_4, PRUNE_MAGNITUDE
 from .quantization import DEQUANTIZE, DEQUANTIZE_BLOCKWISE, QUANTIZE, QUANTIZED_MATMUL
 from .rope import ROPE
@@ -60,6 +62,11 @@ OPERATIONS: tuple[Operation, ...] = (
     CROSS_ENTROPY_BACKWARD,
     VOCAB_PARALLEL_CROSS_ENTROPY,
     DISTILLATION_LOSS,
+    SCHEDULE,
+    PIPELINE_LOSS,
+    PIPELINE_STEP,
+    RING_ATTENTION,
+    RING_ATTENTION_BACKWARD,
     QUANTIZE,
     DEQUANTIZE,
     QUANTIZED_MATMUL,

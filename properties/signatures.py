@@ -17,7 +17,8 @@ class Signature:
     integers    results that are token ids, counts or codes, in any integer dtype; booleans: results that are masks
     choices     options without a default that take one of a few values; a subject without such an argument says which it means
     lists       arguments and results that are lists of arrays, one array of a case for each member: see `array_lists`
-    kinds       options that are records: the kinds there are, "none" for None, of which a subject may take some only
+    kinds       options that are records: the kinds there are, "none" for None, of which a subject may take some only; and options
+                of few values that have a default
     """
 
     required: tuple[str, ...]
@@ -40,6 +41,8 @@ _ATTENTION_OPTIONS = (
 )  # fmt: skip
 _REDUCTION = {"reduction": ("mean", "sum", "none")}
 _PACKED_OPTIONS = ("causal", "window", "scale", "softcap")
+_SHARDS, _ORDERS = ("q_shards", "k_shards", "v_shards"), {"order": ("contiguous", "zigzag")}
+_KINDS = {"kind": ("gpipe", "1f1b", "interleaved", "zero_bubble")}
 
 SIGNATURES: dict[str, Signature] = {
     "softmax": Signature(("x",), ("axis",), ("p",)),
@@ -109,6 +112,18 @@ SIGNATURES: dict[str, Signature] = {
     "distillation_loss": Signature(
         ("student", "teacher", "targets"), ("temperature", "alpha", "divergence", "beta", "ignore_index"), ("loss",),
         choices={"divergence": ("forward_kl", "reverse_kl", "jsd")},
+    ),
+    "schedule": Signature(("kind",), ("stages", "microbatches", "chunks"), ("actions",), integers=("actions",), choices=_KINDS),
+    "pipeline_loss": Signature(("token_losses", "lengths"), ("microbatch_size",), ("loss",)),
+    "pipeline_step": Signature(
+        ("x", "targets", "lengths", "weights"), ("kind", "microbatch_size", "chunks", "accumulation", "dropout_mask", "dropout_p"),
+        ("loss", "dx", "dweights"), lists=("weights", "dweights"), choices=_KINDS,
+    ),
+    "ring_attention": Signature(
+        _SHARDS, ("causal", "order", "segments", "scale"), ("out", "lse"), lists=(*_SHARDS, "out", "lse"), kinds=_ORDERS),
+    "ring_attention_backward": Signature(
+        (*_SHARDS, "dout_shards"), ("causal", "order", "segments", "scale"), ("dq", "dk", "dv"),
+        lists=(*_SHARDS, "dout_shards", "dq", "dk", "dv"), kinds=_ORDERS,
     ),
     "quantize": Signature(
         ("x",), ("bits", "axis", "group", "symmetric", "scale", "zero"), ("q", "scale", "zero"), integers=("q", "zero"),

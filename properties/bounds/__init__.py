@@ -2,6 +2,7 @@
 
 from .attention import attention_bound, attention_packed_bound
 from .attention_backward import attention_backward_bound, attention_packed_backward_bound
+from .context_parallel import ring_attention_backward_bound, ring_attention_bound
 from .costs import kv_bytes_bound, model_flops_bound, token_accuracy_bound, training_bytes_bound
 from .kv_cache import padded_positions_bound, write_kv_bound
 from .losses import (
@@ -17,6 +18,7 @@ from .mla import mla_attention_bound
 from .mtp import mtp_loss_bound
 from .optimizers import adamw_step_bound, clip_grad_norm_bound
 from .paged_attention import paged_attention_bound
+from .pipeline import pipeline_loss_bound, pipeline_step_bound, schedule_bound
 from .pruning import gradual_masks_bound, prune_2_4_bound, prune_magnitude_bound
 from .quantization import dequantize_blockwise_bound, dequantize_bound, quantize_bound, quantized_matmul_bound
 from .rope import rope_bound
@@ -51,12 +53,17 @@ __all__ = [
     "next_token_targets_bound",
     "padded_positions_bound",
     "paged_attention_bound",
+    "pipeline_loss_bound",
+    "pipeline_step_bound",
     "prune_2_4_bound",
     "prune_magnitude_bound",
     "quantize_bound",
     "quantized_matmul_bound",
+    "ring_attention_backward_bound",
+    "ring_attention_bound",
     "rope_bound",
     "sample_bound",
+    "schedule_bound",
     "softmax_bound",
     "speculative_loop_bound",
     "speculative_verify_bound",
