@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,11 @@ from oracles import reference
 
 from . import bounds
 from .arithmetic import ResolvedArithmetic
+from .bounds.attention import batch, sequences
 from .bounds.sums import compound, g, underflow_unit
 from .case import Case
 from .comparison import Float64
+from .conventions import CONVENTIONS
 from .laws.attention import ATTENTION_LAWS
 from .laws.attention_backward import ATTENTION_BACKWARD_LAWS
 from .laws.attention_packed import PACKED_BACKWARD_LAWS, PACKED_LAWS
@@ -132,8 +134,51 @@ def _backward_allowed(arithmetic: ResolvedArithmetic, case: Case, conventions: M
 
 
 def _packed_answer(case: Case, conventions: Mapping[str, str]) -> dict[str, Float64]:
-    out, lse = reference.attention_packed(**case.arguments())
-    return {"out": out, "lse": lse}
+    if _as_the_oracle(conventions):
+        out, lse = reference.attention_packed(**case.arguments())
+        return {"out": out, "lse": lse}
+    return _sequence_by_sequence(case, "attention", lambda one: attention_answer(one, conventions))
+
+
+def _packed_allowed(arithmetic: ResolvedArithmetic, case: Case, conventions: Mapping[str, str]) -> dict[str, Float64]:
+    if _as_the_oracle(conventions):
+        return bounds.attention_packed_bound(arithmetic, **case.arguments())
+    return _sequence_by_sequence(case, "attention", lambda one: attention_allowed(arithmetic, one, conventions))
+
+
+def _packed_backward_answer(case: Case, conventions: Mapping[str, str]) -> dict[str, Float64]:
+    if _as_the_oracle(conventions):
+        return as_float64(reference.attention_packed_backward(**case.arguments()))
+    return _sequence_by_sequence(case, "attention_backward", lambda one: _backward_answer(one, conventions))
+
+
+def _packed_backward_allowed(arithmetic: ResolvedArithmetic, case: Case, conventions: Mapping[str, str]) -> dict[str, Float64]:
+    if _as_the_oracle(conventions):
+        return bounds.attention_packed_backward_bound(arithmetic, **case.arguments())
+    return _sequence_by_sequence(case, "attention_backward", lambda one: _backward_allowed(arithmetic, one, conventions))
+
+
+def _as_the_oracle(conventions: Mapping[str, str]) -> bool:
+    """Whether nothing is declared that makes an answer of packed attention another one."""
+    return all(conventions[name] == CONVENTIONS[name].values[0] for name in ("head_map", "empty_rows", "empty_lse"))
+
+
+def _sequence_by_sequence(case: Case, operation: str, results: Callable[[Case], Mapping[str, Float64]]) -> dict[str, Float64]:
+    """What `results` gives for each sequence as a batch of one, put together as the results of the packed operation."""
+    arrays = {name: array for name, array in case.arrays.items() if name not in ("cu_q", "cu_k")}
+    q, k, v = (arrays[name] for name in "qkv")
+    whole = {"out": np.zeros((*q.shape[:2], v.shape[-1])), "lse": np.zeros((q.shape[1], len(q)))}
+    if operation == "attention_backward":
+        whole = {"dq": np.zeros(q.shape), "dk": np.zeros(k.shape), "dv": np.zeros(v.shape)}
+    for rows, keys in sequences(q, k, case.arrays["cu_q"], case.arrays["cu_k"]):
+        place = {name: keys if name in ("k", "v", "dk", "dv") else rows for name in (*arrays, *whole)}
+        one = {name: x[None, :, place[name]] if name == "lse" else batch(x[place[name]]) for name, x in arrays.items()}
+        for name, result in results(Case(operation, one, case.options)).items():
+            if name == "lse":
+                whole[name][:, place[name]] = result[0]
+            else:
+                whole[name][place[name]] = result[0].swapaxes(0, 1)
+    return whole
 
 
 def _attention_cases() -> Any:
@@ -187,7 +232,7 @@ ATTENTION_PACKED = Operation(
     summary="Attention over sequences of different lengths laid end to end, given by their cumulative lengths.",
     oracle=reference.attention_packed,
     answer=_packed_answer,
-    bound=lambda arithmetic, case, conventions: bounds.attention_packed_bound(arithmetic, **case.arguments()),
+    bound=_packed_allowed,
     cases=_packed_cases,
     laws=PACKED_LAWS,
     source="Dao 2023 (arXiv 2307.08691); the variable-length interface of FlashAttention",
@@ -197,8 +242,8 @@ ATTENTION_PACKED_BACKWARD = Operation(
     name="attention_packed_backward",
     summary="Gradients of packed attention with respect to q, k, v.",
     oracle=reference.attention_packed_backward,
-    answer=lambda case, conventions: as_float64(reference.attention_packed_backward(**case.arguments())),
-    bound=lambda arithmetic, case, conventions: bounds.attention_packed_backward_bound(arithmetic, **case.arguments()),
+    answer=_packed_backward_answer,
+    bound=_packed_backward_allowed,
     cases=_packed_backward_cases,
     laws=PACKED_BACKWARD_LAWS,
     source="Dao et al. 2022 (arXiv 2205.14135), appendix B.2, one sequence at a time",

@@ -32,7 +32,7 @@ CONVENTIONS: dict[str, Convention] = {
     ),
     "empty_lse": Convention(
         ("minus_infinity", "any"), "log-sum-exp of a query that sees no key, or of nothing but -inf: -inf, or left open",
-        (*_ATTENTION, *_THROUGH_CACHES, "log_sum_exp"),
+        ("attention", "attention_backward", "attention_packed", *_THROUGH_CACHES, "log_sum_exp"),
     ),
     "nonfinite_behind_mask": Convention(
         ("undeclared", "ignored", "spread"),
@@ -49,7 +49,8 @@ CONVENTIONS: dict[str, Convention] = {
         (*_ATTENTION, "paged_attention"),
     ),
     "bias_before_softcap": Convention(
-        ("no", "yes"), "softcap is applied before the bias is added, or after (then the two together are not covered)", _ATTENTION
+        ("no", "yes"), "softcap is applied before the bias is added, or after (then the two together are not covered)",
+        ("attention", "attention_backward"),
     ),
     "padding_queries": Convention(
         ("empty", "any"), "queries from query_lengths on: output 0 and log-sum-exp -inf, or left open", ("paged_attention",)

@@ -71,9 +71,10 @@ def a_sequence_alone_is_the_same(trial: Trial) -> Judgement:
 @law(prepare=_several_sequences, every=3)
 def sequences_without_keys_are_empty(trial: Trial) -> Judgement:
     """Queries of a sequence that has no keys have output 0 and log-sum-exp -inf, at their own places. Allowed: 0."""
-    empty = np.isneginf(trial.wanted["lse"])                                    # (Hq, Tq)
-    allowed = {"out": np.where(empty.T[..., None], 0.0, np.inf), "lse": np.where(empty, 0.0, np.inf)}
-    allowed["out"] = np.broadcast_to(allowed["out"], trial.wanted["out"].shape)
+    lengths_q, lengths_k = (np.diff(trial.case.arrays[name]) for name in ("cu_q", "cu_k"))
+    empty = np.repeat(lengths_k == 0, lengths_q)                                # (Tq,)
+    places = {"out": empty[:, None, None], "lse": empty[None, :]}
+    allowed = {name: np.where(places[name], trial.allowed[name], np.inf) for name in places}     # inf for an lse declared to be left open
     return within(trial.answer, trial.wanted, allowed)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from oracles import reference
 from oracles.properties import Arithmetic, check, subject
+from oracles.properties.conventions import CONVENTIONS
 from oracles.properties.zoo import textbook
 
 EXACT = Arithmetic(out="float64", accumulate="float64", elementwise="float64", lse="float64")
@@ -59,3 +61,92 @@ def test_calls_that_are_compared_bitwise_have_the_same_strides() -> None:
     assert check("attention_packed", recorded, budget="quick", laws=("sequences_do_not_see_each_other",)).held
     assert strides[::2] == strides[1::2]
     assert len(set(strides)) > 1
+
+
+def interleaved(x: Any, k: Any, *, axis: int, back: bool = False) -> Any:
+    """Query heads in the order in which contiguous groups read what h % Hkv reads, or back in their own."""
+    order = np.argsort(np.arange(x.shape[axis]) % k.shape[1], kind="stable")
+    return np.take(x, np.argsort(order) if back else order, axis=axis)
+
+
+def reads_interleaved(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, *, causal: Any) -> Any:
+    out, lse = reference.attention_packed(interleaved(q, k, axis=1), k, v, cu_q, cu_k, causal=causal)
+    return interleaved(out, k, axis=1, back=True), interleaved(lse, k, axis=0, back=True)
+
+
+def backward_reads_interleaved(q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, cu_q: Any, cu_k: Any, *, causal: Any) -> Any:
+    q, out, dout = (interleaved(x, k, axis=1) for x in (q, out, dout))
+    results = reference.attention_packed_backward(q, k, v, out, lse, dout, cu_q, cu_k, causal=causal)
+    return {**results, "dq": interleaved(results["dq"], k, axis=1, back=True)}
+
+
+def blind(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, causal: Any) -> Any:
+    """(Tq,): queries that see none of the keys there are."""
+    lse = reference.attention_packed(q, k, v, cu_q, cu_k, causal=causal)[1]
+    return np.isneginf(lse).any(axis=0) & np.repeat(np.diff(cu_k) > 0, np.diff(cu_q))
+
+
+def blind_rows_are_nan(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, *, causal: Any) -> Any:
+    out, lse = reference.attention_packed(q, k, v, cu_q, cu_k, causal=causal)
+    return np.where(blind(q, k, v, cu_q, cu_k, causal)[:, None, None], np.nan, out), lse
+
+
+def blind_rows_are_means(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, *, causal: Any) -> Any:
+    out, lse = reference.attention_packed(q, k, v, cu_q, cu_k, causal=causal)
+    rows, means = blind(q, k, v, cu_q, cu_k, causal), np.zeros_like(out)
+    for i in range(len(cu_k) - 1):
+        if cu_k[i] < cu_k[i + 1]:
+            mean = v[cu_k[i] : cu_k[i + 1]].astype(np.float64).mean(axis=0)     # (Hkv, Dv)
+            means[cu_q[i] : cu_q[i + 1]] = np.repeat(mean, q.shape[1] // k.shape[1], axis=0)
+    return np.where(rows[:, None, None], means, out), lse
+
+
+def blind_rows_have_an_lse(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, *, causal: Any) -> Any:
+    out, lse = reference.attention_packed(q, k, v, cu_q, cu_k, causal=causal)
+    return out, np.where(np.isneginf(lse), -1e30, lse)
+
+
+def backward_of_nan(q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, cu_q: Any, cu_k: Any, *, causal: Any) -> Any:
+    results = reference.attention_packed_backward(q, k, v, out, lse, dout, cu_q, cu_k, causal=causal)
+    return {**results, "dq": np.where(blind(q, k, v, cu_q, cu_k, causal)[:, None, None], np.nan, results["dq"])}
+
+
+def counts_the_current_key(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, *, causal: Any, window: Any = None) -> Any:
+    window = window and (None if window[0] is None else window[0] - 1, window[1])
+    return reference.attention_packed(q, k, v, cu_q, cu_k, causal=causal, window=window)
+
+
+def backward_counts_the_current_key(q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, cu_q: Any, cu_k: Any, *, causal: Any,
+                                    window: Any = None) -> Any:
+    window = window and (None if window[0] is None else window[0] - 1, window[1])
+    return reference.attention_packed_backward(q, k, v, out, lse, dout, cu_q, cu_k, causal=causal, window=window)
+
+
+# operation, convention, what is declared: who does so.
+FOLLOWED: dict[tuple[str, str, str], Any] = {
+    ("attention_packed", "head_map", "interleaved"): reads_interleaved,
+    ("attention_packed", "empty_rows", "nan"): blind_rows_are_nan,
+    ("attention_packed", "empty_rows", "mean_v"): blind_rows_are_means,
+    ("attention_packed", "empty_lse", "any"): blind_rows_have_an_lse,
+    ("attention_packed", "window_counts_current", "yes"): counts_the_current_key,
+    ("attention_packed_backward", "head_map", "interleaved"): backward_reads_interleaved,
+    ("attention_packed_backward", "empty_rows", "nan"): backward_of_nan,
+    ("attention_packed_backward", "empty_rows", "mean_v"): backward_of_nan,     # what such rows give is left open
+    ("attention_packed_backward", "window_counts_current", "yes"): backward_counts_the_current_key,
+}
+
+
+@pytest.mark.parametrize(("operation", "convention", "value"), FOLLOWED, ids=str)
+def test_a_convention_is_honoured_where_it_is_declared_and_nowhere_else(operation: str, convention: str, value: str) -> None:
+    function = FOLLOWED[operation, convention, value]
+    declared = subject(operation, arithmetic=EXACT, conventions={convention: value})(function)
+    report = check(operation, declared, budget="0")
+    assert report.held, [(v.law, v.reason) for v in report.verdicts if v.status == "failed"]
+    assert not check(operation, subject(operation, arithmetic=EXACT)(function), budget="0").held
+
+
+@pytest.mark.parametrize("operation", ["attention_packed", "attention_packed_backward"])
+def test_every_convention_that_is_listed_is_followed_by_one(operation: str) -> None:
+    listed = {(operation, name, value) for name, c in CONVENTIONS.items() if operation in c.operations for value in c.values[1:]}
+    of_the_cases = {(operation, "nonfinite_behind_mask", value) for value in ("ignored", "spread")}             # see Run.finished
+    assert listed - of_the_cases == {key for key in FOLLOWED if key[0] == operation}
