@@ -45,9 +45,9 @@ from .optimizers import adamw_step, clip_grad_norm
 from .paged_attention import paged_attention, slot_mapping
 from .paging import BlockAllocator, OutOfBlocks
 from .paging_waste import PagingWaste, paging_waste
-from .prefix_salt import prefix_salt
 from .pipeline_parallel import PipelineRun, pipeline_loss, pipeline_step, run_schedule
 from .pipeline_schedule import Schedule, schedule, schedule_limits
+from .prefix_salt import prefix_salt
 from .pruning import gradual_masks, prune_magnitude, prune_units
 from .pruning_2_4 import pack_2_4, prune_2_4, unpack_2_4
 from .quantization import dequantize, quantize
@@ -213,9 +213,9 @@ __all__ = [
     "rope",
     "rope_backward",
     "rope_frequencies",
-    "run_schedule",
     "route",
     "route_backward",
+    "run_schedule",
     "sample",
     "schedule",
     "schedule_limits",
