@@ -35,7 +35,7 @@ def test_what_nobody_wrote_is_nan_or_the_least_integer() -> None:
 
 def test_choices_and_kinds_are_options() -> None:
     for name, signature in SIGNATURES.items():
-        assert set(signature.choices) | set(signature.kinds) <= set(signature.optional), name
+        assert set(signature.choices) | set(signature.kinds) <= set(signature.arguments), name
         assert set(signature.integers) | set(signature.booleans) <= set(signature.results), name
         assert all(len(set(kinds)) == len(kinds) > 1 for kinds in signature.kinds.values()), name
 
