@@ -96,8 +96,10 @@ class LossRecipe:
     seed: int = field(default=0)
 
 
-_LOSS_CORNERS = (LossRecipe(B=2, T=3, lengths="one_long", seed=1), LossRecipe(B=4, T=5, size=2, seed=2), LossRecipe(B=3, T=0, seed=3),
-                 LossRecipe(B=3, T=4, lengths="empty", seed=4), LossRecipe(B=0, T=4, seed=5), LossRecipe(B=5, T=7, size=9, seed=6))  # fmt: skip
+_LOSS_CORNERS = (
+    LossRecipe(B=2, T=3, lengths="one_long", seed=1), LossRecipe(B=4, T=5, size=2, seed=2), LossRecipe(B=3, T=0, seed=3),
+    LossRecipe(B=3, T=4, lengths="empty", seed=4), LossRecipe(B=0, T=4, seed=5), LossRecipe(B=5, T=7, size=9, seed=6),
+)  # fmt: skip
 
 
 def covered_loss(recipe: LossRecipe, coverage: Coverage) -> LossRecipe:

@@ -107,7 +107,7 @@ def _selecting(case: Case) -> Case | None:
     """Query i of a segment selects the key of number i mod D, counted from its start (under a causal mask) or its end."""
     if is_empty(case):
         return None
-    q, k, v = (whole(case, name) for name in ("q_shards", "k_shards", "v_shards"))
+    q, k = whole(case, "q_shards"), whole(case, "k_shards")
     D, number = q.shape[3], _number(case)                                       # (B, L)
     deep = 1024.0 * np.ceil(D**0.5 / min(abs(_relative_scale(case, D)), 1.0))
     if deep > FloatFormat(q.dtype.name).max / 2:

@@ -48,7 +48,7 @@ def _broken(compared: int, reason: str) -> Judgement:
 
 @law()
 def every_action_is_done_once(trial: Trial) -> Judgement:
-    """Each stage does each micro-batch's forward and backward pass (and gradient of the weights) once for each of its chunks. Allowed: 0."""
+    """Each stage does each micro-batch's forward and backward pass, and gradient of the weights, once for each chunk. Allowed: 0."""
     if not trial.answer:
         return NOTHING
     actions, wanted = trial.answer["actions"], _wanted(trial.case)
@@ -56,7 +56,7 @@ def every_action_is_done_once(trial: Trial) -> Judgement:
         done = Counter(map(tuple, row.tolist()))
         if done != wanted:
             wrong = next(iter((done - wanted) + (wanted - done)))
-            return _broken(actions.size, f"actions[{s}]: (op, micro-batch, chunk) = {wrong} is done {done[wrong]} times, wanted {wanted[wrong]}")
+            return _broken(actions.size, f"actions[{s}]: {wrong} is done {done[wrong]} times, wanted {wanted[wrong]}")
     return Judgement(compared=actions.size)
 
 
@@ -212,7 +212,8 @@ def no_cut_changes_the_step(trial: Trial) -> Judgement:
         other = trial.on(case.with_options(**options))
         names = [name for name in trial.answer if name in other.answer]
         wanted = {name: np.asarray(other.answer[name], np.float64) for name in names}
-        judgements.append(pinned(within(trial.answer, wanted, {name: trial.allowed[name] + other.allowed[name] for name in names}), trial, other))
+        allowed = {name: trial.allowed[name] + other.allowed[name] for name in names}
+        judgements.append(pinned(within(trial.answer, wanted, allowed), trial, other))
     return next((judgement for judgement in judgements if judgement.failed), judgements[0] if judgements else NOTHING)
 
 
@@ -254,7 +255,8 @@ def tokens_behind_a_length_do_not_count(trial: Trial) -> Judgement:
     case = trial.case
     behind = _behind(case)
     changed = {name: np.where(behind, case.arrays[name].dtype.type(3), case.arrays[name]) for name in ("x", "targets")}
-    judgement = same_bits(trial, trial.on(case.with_arrays(**changed)), {name: np.ones(got.shape, bool) for name, got in trial.answer.items()})
+    everywhere = {name: np.ones(got.shape, bool) for name, got in trial.answer.items()}
+    judgement = same_bits(trial, trial.on(case.with_arrays(**changed)), everywhere)
     if judgement.failed or "dx" not in trial.answer:
         return judgement
     return within(trial.answer, {"dx": np.zeros(behind.shape[:2] + trial.answer["dx"].shape[2:])},
