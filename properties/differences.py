@@ -193,6 +193,13 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
          "mean of PyTorch's KLDivLoss (HikariTJU/LD#74)."),
         ("T^2", "On the soft term, so that gradients keep their size: here, Hinton et al."),
     ),
+    "distillation_loss_backward": (
+        ("T", "The gradient of the soft term times T: T^2 of the loss, 1 / T of the logits: here, Hinton et al. Over T, without T^2: "
+         "IntelLabs/distiller before #122, Liger's fused kernels, which leave the factor to the caller."),
+        ("the teacher", "Given, without a gradient: here. Detached by hand where it shares the student's network: open-mmlab/mmrazor#100."),
+        ("what a gradient of log-probabilities is", "Not this: less s times its sum it becomes that of the logits. Liger's JSD gives the "
+         "former, for the log-softmax in front of it to finish."),
+    ),
     "speculative_loop": (
         ("drafts past the end of the text", "Made and counted: here. The last draft cut to what is missing: Hugging Face's assisted "
          "generation, whose last number accepted may then be smaller."),

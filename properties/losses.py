@@ -1,4 +1,4 @@
-"""The operations of losses: targets, cross-entropy with its gradient and over a sharded vocabulary, and distillation."""
+"""The operations of losses: targets, cross-entropy and distillation with their gradients, and over a sharded vocabulary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oracles import reference
 from . import bounds
 from .case import Case
 from .comparison import Float64
-from .laws.distillation import DISTILLATION_LAWS
+from .laws.distillation import DISTILLATION_BACKWARD_LAWS, DISTILLATION_LAWS
 from .laws.losses import CROSS_ENTROPY_BACKWARD_LAWS, CROSS_ENTROPY_LAWS, SHARDED_LAWS
 from .laws.next_token_targets import TARGET_LAWS
 from .operation import Operation, as_float64
@@ -46,6 +46,12 @@ def _distillation_cases() -> Any:
     from .cases.losses import DISTILLATION_CASES
 
     return DISTILLATION_CASES
+
+
+def _distillation_backward_cases() -> Any:
+    from .cases.losses import DISTILLATION_BACKWARD_CASES
+
+    return DISTILLATION_BACKWARD_CASES
 
 
 def _of_nothing(loss: Float64, case: Case, conventions: Mapping[str, str]) -> dict[str, Float64]:
@@ -127,4 +133,15 @@ DISTILLATION_LOSS = Operation(
     cases=_distillation_cases,
     laws=DISTILLATION_LAWS,
     source="Hinton, Vinyals and Dean 2015 (arXiv 1503.02531), section 2; Agarwal et al. 2024 (arXiv 2306.13649), equation 1",
+)
+
+DISTILLATION_LOSS_BACKWARD = Operation(
+    name="distillation_loss_backward",
+    summary="The gradient of the distillation loss with respect to the student's logits.",
+    oracle=reference.distillation_loss_backward,
+    answer=lambda case, conventions: as_float64({"dstudent": reference.distillation_loss_backward(**case.arguments())}),
+    bound=lambda arithmetic, case, conventions: bounds.distillation_loss_backward_bound(arithmetic, **case.arguments()),
+    cases=_distillation_backward_cases,
+    laws=DISTILLATION_BACKWARD_LAWS,
+    source="Hinton, Vinyals and Dean 2015 (arXiv 1503.02531), equation 2; Agarwal et al. 2024 (arXiv 2306.13649)",
 )

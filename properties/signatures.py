@@ -40,6 +40,7 @@ _ATTENTION_OPTIONS = (
     "causal", "window", "scale", "softcap", "bias", "mask", "kv_lengths", "sinks", "alibi_slopes", "dropout_mask", "dropout_p",
 )  # fmt: skip
 _REDUCTION = {"reduction": ("mean", "sum", "none")}
+_DIVERGENCE = {"divergence": ("forward_kl", "reverse_kl", "jsd")}
 _PACKED_OPTIONS = ("causal", "window", "scale", "softcap")
 _SHARDS, _ORDERS = ("q_shards", "k_shards", "v_shards"), {"order": ("contiguous", "zigzag")}
 _KINDS = {"kind": ("gpipe", "1f1b", "interleaved", "zero_bubble")}
@@ -111,7 +112,11 @@ SIGNATURES: dict[str, Signature] = {
         ("shards", "targets"), ("ignore_index", "label_smoothing", "z_loss", "reduction"), ("loss",), choices=_REDUCTION),
     "distillation_loss": Signature(
         ("student", "teacher", "targets"), ("temperature", "alpha", "divergence", "beta", "ignore_index"), ("loss",),
-        choices={"divergence": ("forward_kl", "reverse_kl", "jsd")},
+        choices=_DIVERGENCE,
+    ),
+    "distillation_loss_backward": Signature(
+        ("student", "teacher", "targets", "dloss"), ("temperature", "alpha", "divergence", "beta", "ignore_index"), ("dstudent",),
+        choices=_DIVERGENCE,
     ),
     "schedule": Signature(("kind",), ("stages", "microbatches", "chunks"), ("actions",), integers=("actions",), choices=_KINDS),
     "pipeline_loss": Signature(("token_losses", "lengths"), ("microbatch_size",), ("loss",)),

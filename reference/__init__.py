@@ -22,7 +22,7 @@ from .costs_scaling import (
 )
 from .costs_serving import Latency, latency, queue_wait, steady_batch
 from .decoder_cache import ContiguousCache, DecoderCache, PagedCache, PagePool
-from .distillation import distillation_loss
+from .distillation import distillation_loss, distillation_loss_backward
 from .embedding_backward import embedding_backward
 from .expert_parallel import expert_parallel_backward, expert_parallel_layer
 from .experts import combine, dispatch, expert_slots, moe_layer, moe_layer_backward
@@ -35,6 +35,7 @@ from .kv_cache import KVCache, padded_positions, write_kv
 from .loss_scaler import LossScaler
 from .losses import cross_entropy, next_token_targets, perplexity, vocab_parallel_cross_entropy
 from .losses_backward import cross_entropy_backward
+from .master_weights import MasterWeights
 from .memory_traffic import AttentionTraffic, memory_traffic
 from .mixed_precision import master_weight_step
 from .mla import mla_attention, mla_attention_absorbed, mla_compress, mla_scale
@@ -93,6 +94,7 @@ __all__ = [
     "Latency",
     "Layout",
     "LossScaler",
+    "MasterWeights",
     "ModelConfig",
     "OutOfBlocks",
     "PagePool",
@@ -138,6 +140,7 @@ __all__ = [
     "dequantize_blockwise",
     "dispatch",
     "distillation_loss",
+    "distillation_loss_backward",
     "draft_masks",
     "embedding_backward",
     "expected_tokens",

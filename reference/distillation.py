@@ -1,4 +1,4 @@
-"""Distillation: a student's loss against a teacher's distribution, mixed with the cross-entropy of the targets."""
+"""Distillation: a student's loss against a teacher's distribution, mixed with the cross-entropy of the targets; and its gradient."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import arguments
-from .arguments import Float64
+from .arguments import Bool, Float64
 from .losses import cross_entropy
+from .losses_backward import cross_entropy_backward
 from .scored_rows import counted_targets, log_sums
 
 DIVERGENCES = ("forward_kl", "reverse_kl", "jsd")
@@ -39,6 +40,55 @@ def distillation_loss(
     Error bound: T^2 (V + 8 + spread of the logits / T) u sum_c (p + q) |ln p - ln q|: D loses digits where t and s meet.
     Source: Hinton, Vinyals and Dean 2015 (arXiv 1503.02531), section 2; Agarwal et al. 2024 (arXiv 2306.13649), equation 1.
     """
+    z, zt, T, a, b, counts = _given(student, teacher, targets, temperature, alpha, divergence, beta, ignore_index)
+    hard = float(cross_entropy(z, targets, ignore_index=ignore_index, reduction="mean")) if a < 1.0 else 0.0
+    if a == 0.0 or not counts.any():
+        return np.asarray((1.0 - a) * hard)
+    log_s, log_t = (_log_softmax(x.reshape(counts.size, -1)[counts] / T) for x in (z, zt))          # (n, V)
+    return np.asarray(a * T**2 * row_divergences(log_t, log_s, divergence, b).mean() + (1.0 - a) * hard)
+
+
+def distillation_loss_backward(
+    student: ArrayLike, teacher: ArrayLike, targets: ArrayLike, dloss: ArrayLike, *, temperature: float, alpha: float, divergence: str,
+    beta: float = 0.5, ignore_index: int = -100,
+) -> Float64:  # fmt: skip
+    """dloss times the derivative of `distillation_loss` with respect to the student's logits: float64, their shape.
+
+        dz = dloss / n (alpha T dD + (1 - alpha) (softmax(z) - [c = y]))      n rows that count
+        dD_c = s_c - t_c                                        for "forward_kl"
+               s_c (ln s_c - ln t_c - KL(s, t))                 for "reverse_kl"
+               (1 - beta) s_c (ln s_c - ln m_c - KL(s, m))      for "jsd"
+
+    t, s, m, beta as in `distillation_loss`: T^2 of the loss and 1 / T of z / T leave T, so that soft and hard gradients keep their
+    proportion whatever T is. dloss () is one number. Each row sums to 0. Rows that are ignored have 0, whatever their logits hold.
+    A teacher is given, not learnt from: it has no gradient. NaN in a row whose divergence is infinite.
+
+    >>> s, t = np.log([[0.5, 0.5]]), np.log([[0.9, 0.1]])
+    >>> distillation_loss_backward(s, t, [0], 1.0, temperature=1.0, alpha=1.0, divergence="forward_kl").round(12)
+    array([[-0.4,  0.4]])
+    >>> distillation_loss_backward(2 * s, 2 * t, [0], 1.0, temperature=2.0, alpha=1.0, divergence="forward_kl").round(12)
+    array([[-0.8,  0.8]])
+
+    Raises as `distillation_loss`; ValueError for a dloss that is no single number.
+    Error bound: `properties.bounds.distillation_loss_backward_bound`.
+    Source: Hinton, Vinyals and Dean 2015 (arXiv 1503.02531), section 2, equation 2; Agarwal et al. 2024 (arXiv 2306.13649).
+    """
+    z, zt, T, a, b, counts = _given(student, teacher, targets, temperature, alpha, divergence, beta, ignore_index)
+    g = float(arguments.widen("dloss", dloss, ()))
+    dz = np.zeros(z.shape)
+    if a < 1.0:
+        dz = cross_entropy_backward(z, targets, g * (1.0 - a), ignore_index=ignore_index, reduction="mean")
+    if a == 0.0 or not counts.any():
+        return dz
+    log_s, log_t = (_log_softmax(x.reshape(counts.size, -1)[counts] / T) for x in (z, zt))          # (n, V)
+    soft = np.zeros((counts.size, z.shape[-1]))
+    soft[counts] = g * a * T / len(log_s) * _row_slopes(log_t, log_s, divergence, b)
+    return dz + soft.reshape(z.shape)
+
+
+def _given(student: ArrayLike, teacher: ArrayLike, targets: ArrayLike, temperature: float, alpha: float, divergence: str, beta: float,
+           ignore_index: int) -> tuple[Float64, Float64, float, float, float, Bool]:  # fmt: skip
+    """Both arrays of logits, T, alpha, beta, and which rows count, flat."""
     z = arguments.widen("student", student)
     zt = arguments.widen("teacher", teacher, z.shape)
     if z.ndim == 0 or z.shape[-1] == 0:
@@ -50,13 +100,19 @@ def distillation_loss(
             raise ValueError(f"{name}: got {x}; want a number in 0..1")
     if divergence not in DIVERGENCES:
         raise ValueError(f"divergence: got {divergence!r}; want one of {', '.join(DIVERGENCES)}")
-    V = z.shape[-1]
-    y, counts = counted_targets(targets, z.shape[:-1], V, ignore_index)
-    hard = float(cross_entropy(z, targets, ignore_index=ignore_index, reduction="mean")) if a < 1.0 else 0.0
-    if a == 0.0 or not y.size:
-        return np.asarray((1.0 - a) * hard)
-    log_s, log_t = (_log_softmax(x.reshape(-1, V)[counts] / T) for x in (z, zt))                    # (n, V)
-    return np.asarray(a * T**2 * row_divergences(log_t, log_s, divergence, b).mean() + (1.0 - a) * hard)
+    return z, zt, T, a, b, counted_targets(targets, z.shape[:-1], z.shape[-1], ignore_index)[1]
+
+
+def _row_slopes(log_t: Float64, log_s: Float64, divergence: str, beta: float) -> Float64:
+    """The derivative of each row's divergence with respect to the student's logits over T: (n, V)."""
+    if divergence == "forward_kl" or (divergence == "jsd" and beta == 0.0):
+        return np.asarray(np.exp(log_s) - np.exp(log_t))
+    share, log_q = 1.0, log_t
+    if divergence == "jsd" and beta < 1.0:
+        share, log_q = 1.0 - beta, np.logaddexp(log_t + np.log(beta), log_s + np.log1p(-beta))
+    with np.errstate(invalid="ignore"):
+        slope = np.exp(log_s) * (log_s - log_q - kl(log_s, log_q)[:, None])
+    return np.asarray(share * np.where(np.isneginf(log_s), 0.0, slope))
 
 
 def row_divergences(log_t: Float64, log_s: Float64, divergence: str, beta: float) -> Float64:

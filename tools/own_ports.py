@@ -120,6 +120,7 @@ OWN_PORTS: tuple[tuple[str, str], ...] = (
     ("mtp_loss", "oracles.tools.own_ports:mtp_loss_of_rolled_labels"),
     ("cross_entropy", "oracles.tools.training_ports:cross_entropy_of_soft_labels"),
     ("cross_entropy_backward", "oracles.tools.training_ports:cross_entropy_gradient_of_soft_labels"),
+    ("distillation_loss_backward", "oracles.tools.training_ports:distillation_gradient_by_jacobian"),
     ("adamw_step", "oracles.tools.training_ports:adamw_by_interpolation"),
     ("quantize", "oracles.tools.quantization_ports:quantize_in_float32"),
     ("dequantize", "oracles.tools.quantization_ports:dequantize_in_float32"),

@@ -49,6 +49,28 @@ def cross_entropy_gradient_of_soft_labels(
     return g[..., None] * (reference.softmax(z) * pull[..., None] - soft)
 
 
+@subject("distillation_loss_backward", arithmetic=FLOAT64, dtypes=FORMATS, promises=["deterministic"])
+def distillation_gradient_by_jacobian(
+    student: Any, teacher: Any, targets: Any, dloss: Any, *, temperature: float, alpha: float, divergence: str, beta: float = 0.5,
+    ignore_index: int = -100,
+) -> Any:  # fmt: skip
+    """The slope of the divergence at each probability, through the softmax's own derivative diag(s) - s s^T."""
+    keep = targets != ignore_index
+    z, zt = (np.where(keep[..., None], np.asarray(x, np.float64), 0.0) for x in (student, teacher))
+    log_s, log_t = (x / temperature - reference.log_sum_exp(x / temperature)[..., None] for x in (z, zt))
+    s = np.exp(log_s)
+    if divergence == "forward_kl":
+        slope = -np.exp(log_t - log_s)
+    else:
+        mixed = divergence == "jsd"
+        log_q = np.logaddexp(np.log(beta) + log_t, np.log1p(-beta) + log_s) if mixed else log_t
+        slope = (1.0 - beta if mixed else 1.0) * (log_s - log_q)
+    through = s * slope - s * (s * slope).sum(axis=-1, keepdims=True)
+    label = np.eye(student.shape[-1])[np.where(keep, targets, 0)]
+    each = keep * float(dloss) / max(int(keep.sum()), 1)
+    return each[..., None] * (alpha * temperature * through + (1.0 - alpha) * (reference.softmax(z) - label))
+
+
 @subject("adamw_step", arithmetic=FLOAT64, promises=["deterministic"])
 def adamw_by_interpolation(
     param: Any, grad: Any, m: Any, v: Any, *, step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float

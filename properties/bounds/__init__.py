@@ -4,11 +4,11 @@ from .attention import attention_bound, attention_packed_bound
 from .attention_backward import attention_backward_bound, attention_packed_backward_bound
 from .context_parallel import ring_attention_backward_bound, ring_attention_bound
 from .costs import kv_bytes_bound, model_flops_bound, token_accuracy_bound, training_bytes_bound
+from .distillation import distillation_loss_backward_bound, distillation_loss_bound
 from .kv_cache import padded_positions_bound, write_kv_bound
 from .losses import (
     cross_entropy_backward_bound,
     cross_entropy_bound,
-    distillation_loss_bound,
     next_token_targets_bound,
     vocab_parallel_cross_entropy_bound,
 )
@@ -39,6 +39,7 @@ __all__ = [
     "cross_entropy_bound",
     "dequantize_blockwise_bound",
     "dequantize_bound",
+    "distillation_loss_backward_bound",
     "distillation_loss_bound",
     "filter_probabilities_bound",
     "gradual_masks_bound",

@@ -260,5 +260,13 @@ def build_distillation(recipe: DistillationRecipe) -> Case:
     return Case("distillation_loss", arrays, options, origin=str(recipe))
 
 
+def build_distillation_backward(recipe: DistillationRecipe) -> Case:
+    """The case of the loss, and the gradient of what follows: one number."""
+    case = build_distillation(recipe)
+    dloss = FloatFormat(recipe.dtype).cast(np.asarray(np.random.default_rng([recipe.seed, 1]).normal()))
+    return replace(case, operation="distillation_loss_backward", arrays={**case.arrays, "dloss": np.asarray(dloss)})
+
+
 DISTILLATION_CASES = RecipeSource("distillation_loss", build=build_distillation, designed=designed_distillation,
                                   strategy=distillation_recipes, covered=covered_distillation)
+DISTILLATION_BACKWARD_CASES = replace(DISTILLATION_CASES, operation="distillation_loss_backward", build=build_distillation_backward)

@@ -1,4 +1,4 @@
-"""Laws of distillation: what has nothing to learn, how its two terms mix, and what a temperature keeps."""
+"""Laws of distillation and of its gradient: what has nothing to learn, how two terms mix, what a temperature keeps, where a step leads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import numpy as np
 
 from oracles import reference
 
+from .. import bounds
+from ..arithmetic import Arithmetic
+from ..bounds.sums import g
 from ..case import Case
 from ..law import NOTHING, Judgement, Law, law, within
 from ..trial import Trial
@@ -21,11 +24,14 @@ from .every_operation import (
     strides_are_respected,
 )
 from .losses import (
+    a_row_of_the_gradient_adds_up_to_nothing,
     adding_one_number_to_all_logits_changes_nothing,
     ignored,
     ignored_rows_never_matter,
     nothing_to_score_is_no_loss,
     renaming_the_classes_changes_nothing,
+    result_of,
+    twice_the_loss_has_twice_the_gradient,
 )
 
 
@@ -45,6 +51,12 @@ def a_student_like_its_teacher_has_nothing_to_learn(trial: Trial) -> Judgement:
     return within(trial.answer, {"loss": np.zeros(())}, trial.allowed)
 
 
+@law(prepare=_like_its_teacher, every=2)
+def a_student_like_its_teacher_stands_still(trial: Trial) -> Judgement:
+    """With alpha 1 and equal logits every divergence is at its least: no logit has a gradient. Allowed: the bound."""
+    return within(trial.answer, {"dstudent": np.zeros(trial.wanted["dstudent"].shape)}, trial.allowed)
+
+
 @law(every=2, minimise=False)
 def alpha_0_is_the_cross_entropy_of_the_targets(trial: Trial) -> Judgement:
     """alpha = 0 leaves the mean cross-entropy of the student at temperature 1, whatever the teacher says. Allowed: the bound."""
@@ -57,9 +69,20 @@ def alpha_0_is_the_cross_entropy_of_the_targets(trial: Trial) -> Judgement:
 
 
 @law(every=2, minimise=False)
+def alpha_0_is_the_gradient_of_the_targets(trial: Trial) -> Judgement:
+    """alpha = 0 leaves the gradient of the student's cross-entropy at temperature 1, whatever the teacher says. Allowed: the bound."""
+    if "alpha" not in trial.subject.declaration.coverage.arguments or not _scores_something(trial.case):
+        return NOTHING
+    other, case = trial.on(trial.case.with_options(alpha=0.0)), trial.case
+    wanted = reference.cross_entropy_backward(case.arrays["student"], case.arrays["targets"], case.arrays["dloss"],
+                                              ignore_index=ignored(case), reduction="mean")  # fmt: skip
+    return pinned(within(other.answer, {"dstudent": wanted}, other.allowed), other)
+
+
+@law(every=2, minimise=False)
 def alpha_mixes_the_two_terms(trial: Trial) -> Judgement:
-    """loss(alpha) = alpha loss(1) + (1 - alpha) loss(0). Allowed: the bound, and those of the two, in the same shares."""
-    alpha = trial.case.options.get("alpha")
+    """What alpha gives is alpha times what 1 gives and 1 - alpha times what 0 gives. Allowed: the bound, and theirs in the same shares."""
+    alpha, name = trial.case.options.get("alpha"), result_of(trial)
     if "alpha" not in trial.subject.declaration.coverage.arguments or not trial.answer or not isinstance(alpha, float):
         return NOTHING
     if alpha in (0.0, 1.0):
@@ -68,9 +91,9 @@ def alpha_mixes_the_two_terms(trial: Trial) -> Judgement:
     if not soft.answer or not hard.answer:
         return NOTHING
     parts = [(alpha, soft), (1.0 - alpha, hard)]
-    wanted = np.asarray(sum(share * one.answer["loss"].astype(np.float64) for share, one in parts))
-    allowed = np.asarray(trial.allowed["loss"] + sum(share * one.allowed["loss"] for share, one in parts))
-    return pinned(within(trial.answer, {"loss": wanted}, {"loss": allowed}), trial, soft, hard)
+    wanted = np.asarray(sum(share * one.answer[name].astype(np.float64) for share, one in parts))
+    allowed = np.asarray(trial.allowed[name] + sum(share * one.allowed[name] for share, one in parts))
+    return pinned(within(trial.answer, {name: wanted}, {name: allowed}), trial, soft, hard)
 
 
 def _half_logits(case: Case) -> Case | None:
@@ -86,14 +109,17 @@ def _half_logits(case: Case) -> Case | None:
 def the_square_of_the_temperature_keeps_the_scale(trial: Trial) -> Judgement:
     """Twice the logits at twice the temperature are the same distributions, and T^2 makes their loss four times as large.
 
-    So gradients keep their size whatever T is. Allowed: the bound of the case at twice the temperature.
+    Their gradient twice: it keeps its size beside that of the targets whatever T is. Allowed: the bound of the case at twice the
+    temperature.
     """
+    name = result_of(trial)
     if "temperature" not in trial.subject.declaration.coverage.arguments:
         return NOTHING
     doubled = {name: (trial.case.arrays[name].astype(np.float64) * 2.0).astype(trial.case.arrays[name].dtype)
                for name in ("student", "teacher")}  # fmt: skip
     other = trial.on(trial.case.with_arrays(**doubled).with_options(temperature=2.0))
-    return pinned(within(other.answer, {"loss": 4.0 * trial.wanted["loss"]}, other.allowed), trial, other)
+    times = 4.0 if name == "loss" else 2.0
+    return pinned(within(other.answer, {name: times * trial.wanted[name]}, other.allowed), trial, other)
 
 
 @law(every=2, minimise=False)
@@ -115,6 +141,38 @@ def exchanged_roles_exchange_the_divergences(trial: Trial) -> Judgement:
     return pinned(within(other.answer, plain.wanted, other.allowed), plain, other)
 
 
+def _from_one(case: Case) -> Case | None:
+    """A forward divergence whose gradient is that of the loss itself."""
+    if not _scores_something(case) or case.options["divergence"] != "forward_kl":
+        return None
+    return case.with_arrays(dloss=np.ones((), case.arrays["dloss"].dtype))
+
+
+@law(prepare=_from_one)
+def a_step_against_the_gradient_lowers_the_loss(trial: Trial) -> Judgement:
+    """A step of 1 / L along minus the gradient takes at least |dz|^2 / (2 L) off the loss f, with L = 1 / (2 n) for n rows that count.
+
+        f(z - dz / L) <= f(z) - |dz|^2 / (2 L)
+
+    The second derivative of a row is (alpha C(z / T) + (1 - alpha) C(z)) / n, C = diag(p) - p p^T <= 1 / 2 (Boehning 1992,
+    doi 10.1007/BF00048682); the forward divergence alone.
+
+    Allowed: n |b|^2 for a gradient off by b; the bounds of both f, and of |dz|^2, in float64.
+    """
+    given, got = trial.case.arguments(), trial.answer.get("dstudent")
+    if got is None or not (np.isfinite(trial.allowed["dstudent"]) & np.isfinite(got.astype(np.float64))).all():
+        return NOTHING
+    n, wide, dz = float((given["targets"] != ignored(trial.case)).sum()), Arithmetic().resolve("float64"), trial.wanted["dstudent"]
+    unsure = bounds.distillation_loss_backward_bound(wide, **given)["dstudent"] + g(dz.size + 4.0, 2.0**-53) * np.abs(dz)
+    del given["dloss"]                                                          # it is 1
+    stepped = {**given, "student": np.asarray(given["student"], np.float64) - 2.0 * n * got.astype(np.float64)}
+    before, after = (float(reference.distillation_loss(**one)) for one in (given, stepped))
+    allowed = sum(float(bounds.distillation_loss_bound(wide, **one)["loss"]) for one in (given, stepped))
+    allowed += n * float((trial.allowed["dstudent"] ** 2 + 2.0 * np.abs(dz) * unsure).sum())
+    missed = np.asarray(max(after - before + n * float((dz**2).sum()), 0.0))
+    return pinned(within({"dstudent": missed}, {"dstudent": np.zeros(())}, {"dstudent": np.asarray(allowed)}), trial)
+
+
 DISTILLATION_LAWS: tuple[Law, ...] = (
     answers,
     replace(agreement("loss"), minimise=False),
@@ -123,6 +181,25 @@ DISTILLATION_LAWS: tuple[Law, ...] = (
     alpha_mixes_the_two_terms,
     the_square_of_the_temperature_keeps_the_scale,
     exchanged_roles_exchange_the_divergences,
+    adding_one_number_to_all_logits_changes_nothing,
+    renaming_the_classes_changes_nothing,
+    ignored_rows_never_matter,
+    nothing_to_score_is_no_loss,
+    replace(strides_are_respected, minimise=False),
+    inputs_stay_untouched,
+    buffers_are_fully_written,
+    repeats_give_the_same_bits,
+)
+DISTILLATION_BACKWARD_LAWS: tuple[Law, ...] = (
+    answers,
+    replace(agreement("dstudent"), minimise=False),
+    a_student_like_its_teacher_stands_still,
+    alpha_0_is_the_gradient_of_the_targets,
+    alpha_mixes_the_two_terms,
+    the_square_of_the_temperature_keeps_the_scale,
+    a_step_against_the_gradient_lowers_the_loss,
+    a_row_of_the_gradient_adds_up_to_nothing,
+    twice_the_loss_has_twice_the_gradient,
     adding_one_number_to_all_logits_changes_nothing,
     renaming_the_classes_changes_nothing,
     ignored_rows_never_matter,

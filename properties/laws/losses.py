@@ -23,13 +23,18 @@ from .every_operation import (
 
 # Arguments that hold rows of classes, and how an operation names its result.
 ROWS = ("logits", "shards", "student", "teacher")
-RESULT = {"cross_entropy_backward": "dlogits"}
+RESULT = {"cross_entropy_backward": "dlogits", "distillation_loss_backward": "dstudent"}
 
 
 def ignored(case: Case) -> int:
     number = case.options.get("ignore_index", -100)
     assert isinstance(number, int)
     return number
+
+
+def result_of(trial: Trial) -> str:
+    """The name of what the operation gives: a loss, or a gradient of the shape of the logits."""
+    return RESULT.get(trial.operation.name, "loss")
 
 
 def names_of_rows(case: Case) -> list[str]:
@@ -64,7 +69,7 @@ def adding_one_number_to_all_logits_changes_nothing(trial: Trial) -> Judgement:
 @law(every=2, minimise=False)
 def renaming_the_classes_changes_nothing(trial: Trial) -> Judgement:
     """Classes renamed alike in logits, weights and targets; a gradient is renamed with them. Allowed: the bound of the renamed case."""
-    case, result = trial.case, RESULT.get(trial.operation.name, "loss")
+    case, result = trial.case, result_of(trial)
     names, skip = [name for name in (*names_of_rows(case), "weights") if name in case.arrays], ignored(case)
     V = case.arrays[names[0]].shape[-1]
     if not case.arrays["targets"].size or skip >= 0 or "shards" in names:
@@ -73,7 +78,7 @@ def renaming_the_classes_changes_nothing(trial: Trial) -> Judgement:
     y = case.arrays["targets"]
     renamed = np.where(y == skip, y, np.argsort(order)[np.where(y == skip, 0, y)])
     other = trial.on(case.with_arrays(targets=renamed, **{name: np.ascontiguousarray(case.arrays[name][..., order]) for name in names}))
-    wanted = trial.wanted[result][..., order] if result == "dlogits" else trial.wanted[result]
+    wanted = trial.wanted[result][..., order] if result != "loss" else trial.wanted[result]
     return pinned(within(other.answer, {result: wanted}, other.allowed), trial, other)
 
 
@@ -167,22 +172,23 @@ def a_row_of_the_gradient_adds_up_to_nothing(trial: Trial) -> Judgement:
 
     Allowed: the sum of the bounds of the row.
     """
+    name = result_of(trial)
     if not trial.answer:
         return NOTHING
-    wanted = {"dlogits": trial.wanted["dlogits"].sum(axis=-1)}
-    got = {"dlogits": trial.answer["dlogits"].astype(np.float64).sum(axis=-1)}
-    return pinned(within(got, wanted, {"dlogits": trial.allowed["dlogits"].sum(axis=-1)}), trial)
+    got, wanted, allowed = (part[name].astype(np.float64).sum(axis=-1) for part in (trial.answer, trial.wanted, trial.allowed))
+    return pinned(within({name: got}, {name: wanted}, {name: allowed}), trial)
 
 
 @law(every=2, minimise=False)
 def twice_the_loss_has_twice_the_gradient(trial: Trial) -> Judgement:
     """The gradient is linear in dloss: twice dloss, twice the gradient. Allowed: twice the bound, and that of the doubled case."""
+    name = result_of(trial)
     doubled = (trial.case.arrays["dloss"].astype(np.float64) * 2.0).astype(trial.case.arrays["dloss"].dtype)
     other = trial.on(trial.case.with_arrays(dloss=np.asarray(doubled)))
     if not trial.answer or not other.answer:
         return NOTHING
-    wanted = {"dlogits": 2.0 * trial.answer["dlogits"].astype(np.float64)}
-    return pinned(within(other.answer, wanted, {"dlogits": 2.0 * trial.allowed["dlogits"] + other.allowed["dlogits"]}), trial, other)
+    wanted = {name: 2.0 * trial.answer[name].astype(np.float64)}
+    return pinned(within(other.answer, wanted, {name: 2.0 * trial.allowed[name] + other.allowed[name]}), trial, other)
 
 
 @law(every=2)

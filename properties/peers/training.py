@@ -24,6 +24,7 @@ PEERS: dict[str, dict[str, tuple[Callable[..., Any], dict[str, Any]]]] = {
         "cross_entropy": (calls.torch_cross_entropy, NAN_OF_NOTHING),
         "cross_entropy_backward": (calls.torch_cross_entropy_backward, {"conventions": {"all_ignored": "nan", "ignored_logits": "spread"}}),
         "distillation_loss": (calls.torch_distillation, {**NAN_OF_NOTHING, "only": {"divergence": ["forward_kl", "reverse_kl"]}}),
+        "distillation_loss_backward": (calls.torch_distillation_backward, {"only": {"divergence": ["forward_kl", "reverse_kl"]}}),
         "adamw_step": (calls.torch_adamw, {}),
         "clip_grad_norm": (calls.torch_clip_grad_norm, {"conventions": {"clip_denominator": "norm_plus_1e-6"}}),
     },

@@ -1,4 +1,4 @@
-"""Mutants of the distillation family: mixtures, means over classes, logarithms, and a teacher compared with itself."""
+"""Mutants of the distillation family: mixtures, means over classes, logarithms, a teacher compared with itself, and their gradients."""
 
 from __future__ import annotations
 
@@ -78,6 +78,29 @@ def log_probabilities_for_probabilities(
 
 
 @mutant(
+    "distillation_loss", id="kd-logarithm-of-a-vanished-mixture", family=FAMILY,
+    source="https://github.com/linkedin/Liger-Kernel/issues/769",
+    trigger=lambda: _pair(student=np.array([[0.0, 200.0]], np.float32), teacher=np.array([[0.0, 300.0]], np.float32), divergence="jsd"),
+)  # fmt: skip
+def mixed_before_the_logarithm(
+    student: Any, teacher: Any, targets: Any, *, temperature: float, alpha: float, divergence: str, beta: float = 0.5,
+    ignore_index: int = -100,
+) -> Array:  # fmt: skip
+    """ln m is the logarithm of the mixed probabilities, which is that of 0 where both have vanished: 0 times infinity is NaN."""
+    def rows(log_t: Array, log_s: Array, divergence: str, beta: float) -> Array:
+        if divergence != "jsd":
+            return textbook.divergence_of(log_t, log_s, divergence, beta)
+        b = log_t.dtype.type(beta)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_m = np.log(b * np.exp(log_t) + (1 - b) * np.exp(log_s))
+            of_t, of_s = (textbook.divergence_of(log_p, log_m, "forward_kl", beta) for log_p in (log_t, log_s))
+        return np.asarray(b * of_t + (1 - b) * of_s)
+
+    return textbook.distillation_loss(student, teacher, targets, temperature=temperature, alpha=alpha, divergence=divergence, beta=beta,
+                                      ignore_index=ignore_index, rows=rows)  # fmt: skip
+
+
+@mutant(
     "distillation_loss", id="kd-teacher-compared-with-itself", family=FAMILY,
     source="https://github.com/labmlai/annotated_deep_learning_paper_implementations/issues/66", trigger=_pair,
 )  # fmt: skip
@@ -91,3 +114,60 @@ def teacher_against_teacher(
 
     return textbook.distillation_loss(student, teacher, targets, temperature=temperature, alpha=alpha, divergence=divergence, beta=beta,
                                       ignore_index=ignore_index, rows=rows)  # fmt: skip
+
+
+def _with_dloss(**options: Any) -> dict[str, Any]:
+    """The same, and a loss that counts once."""
+    return {**_pair(**options), "dloss": np.float32(1)}
+
+
+@mutant(
+    "distillation_loss_backward", id="kd-gradient-without-t-squared", family=FAMILY,
+    source="https://github.com/IntelLabs/distiller/issues/122 https://github.com/keras-team/keras-io/issues/869",
+    trigger=lambda: _with_dloss(temperature=4.0),
+)  # fmt: skip
+def unscaled_by_the_temperature(
+    student: Any, teacher: Any, targets: Any, dloss: Any, *, temperature: float, alpha: float, divergence: str, beta: float = 0.5,
+    ignore_index: int = -100,
+) -> Array:  # fmt: skip
+    """No T^2 on the soft term: its gradient shrinks as the temperature rises, beside that of the targets."""
+    def slopes(log_t: Array, log_s: Array, divergence: str, beta: float) -> Array:
+        return np.asarray(textbook.slopes_of(log_t, log_s, divergence, beta) / log_t.dtype.type(temperature) ** 2)
+
+    return textbook.distillation_loss_backward(student, teacher, targets, dloss, temperature=temperature, alpha=alpha,
+                                               divergence=divergence, beta=beta, ignore_index=ignore_index, slopes=slopes)  # fmt: skip
+
+
+@mutant(
+    "distillation_loss_backward", id="kd-gradient-averaged-over-classes", family=FAMILY,
+    source="https://github.com/HikariTJU/LD/issues/74 https://github.com/haitongli/knowledge-distillation-pytorch/issues/2",
+    trigger=_with_dloss,
+)  # fmt: skip
+def gradient_averaged_over_classes(
+    student: Any, teacher: Any, targets: Any, dloss: Any, *, temperature: float, alpha: float, divergence: str, beta: float = 0.5,
+    ignore_index: int = -100,
+) -> Array:  # fmt: skip
+    """The gradient of reduction="mean" where "batchmean" is wanted: V times too small."""
+    def slopes(log_t: Array, log_s: Array, divergence: str, beta: float) -> Array:
+        return np.asarray(textbook.slopes_of(log_t, log_s, divergence, beta) / log_t.dtype.type(log_t.shape[-1]))
+
+    return textbook.distillation_loss_backward(student, teacher, targets, dloss, temperature=temperature, alpha=alpha,
+                                               divergence=divergence, beta=beta, ignore_index=ignore_index, slopes=slopes)  # fmt: skip
+
+
+@mutant(
+    "distillation_loss_backward", id="kd-teacher-not-detached", family=FAMILY,
+    source="https://github.com/open-mmlab/mmrazor/pull/100", trigger=_with_dloss,
+)  # fmt: skip
+def learns_through_the_teacher_too(
+    student: Any, teacher: Any, targets: Any, dloss: Any, *, temperature: float, alpha: float, divergence: str, beta: float = 0.5,
+    ignore_index: int = -100,
+) -> Array:  # fmt: skip
+    """The teacher shares the student's network and is not detached: what its logits want is added to the gradient."""
+    def slopes(log_t: Array, log_s: Array, divergence: str, beta: float) -> Array:
+        own = textbook.slopes_of(log_t, log_s, divergence, beta)
+        other = {"forward_kl": "reverse_kl", "reverse_kl": "forward_kl"}.get(divergence, divergence)
+        return np.asarray(own + textbook.slopes_of(log_s, log_t, other, 1 - beta))
+
+    return textbook.distillation_loss_backward(student, teacher, targets, dloss, temperature=temperature, alpha=alpha,
+                                               divergence=divergence, beta=beta, ignore_index=ignore_index, slopes=slopes)  # fmt: skip

@@ -111,6 +111,31 @@ def distillation_loss(student: Any, teacher: Any, targets: Any, *, temperature: 
     return np.asarray(f(alpha) * f(temperature) ** 2 * soft + (1 - f(alpha)) * hard).astype(student.dtype)
 
 
+def slopes_of(log_t: Array, log_s: Array, divergence: str, beta: float) -> Array:
+    """The derivative of each row's divergence with respect to the student's logits over T: (n, V)."""
+    s, share, log_q = np.exp(log_s), log_s.dtype.type(1), log_t
+    if divergence == "forward_kl":
+        return np.asarray(s - np.exp(log_t))
+    if divergence == "jsd":
+        b = log_t.dtype.type(beta)
+        share, log_q = 1 - b, np.logaddexp(np.log(b) + log_t, np.log(1 - b) + log_s)
+    d = log_s - log_q
+    return np.asarray(share * s * (d - (s * d).sum(axis=-1, keepdims=True, dtype=s.dtype)))
+
+
+def distillation_loss_backward(student: Any, teacher: Any, targets: Any, dloss: Any, *, temperature: float, alpha: float, divergence: str,
+                               beta: float = 0.5, ignore_index: int = -100, slopes: Callable[..., Array] = slopes_of) -> Array:
+    """The gradient in the format of the student: T times the slopes of the divergence, and softmax less label."""
+    s, y, counts = counted(student, targets, ignore_index)
+    t, f, n = working(teacher).reshape(counts.size, teacher.shape[-1])[counts], s.dtype.type, max(len(y), 1)
+    label = (np.arange(student.shape[-1]) == y[:, None]).astype(s.dtype)
+    soft = slopes(log_softmax(t / f(temperature)), log_softmax(s / f(temperature)), divergence, beta)
+    mixed = f(alpha) * f(temperature) * soft + (1 - f(alpha)) * (np.exp(log_softmax(s)) - label)
+    whole = np.zeros((counts.size, student.shape[-1]), dtype=s.dtype)
+    whole[counts] = f(dloss) / f(n) * mixed
+    return whole.reshape(student.shape).astype(student.dtype)
+
+
 def next_token_targets(tokens: Any, *, prompt_lengths: Any = None, segments: Any = None, ignore_index: int = -100) -> Array:
     """Row by row, place by place."""
     B, T = tokens.shape

@@ -216,3 +216,47 @@ def distilled_without_targets(student: Any, teacher: Any, targets: Any, *, tempe
     log_t, log_s = log_softmax(t * (f(1) / f(temperature))), log_softmax(s * (f(1) / f(temperature)))
     total = (np.exp(log_s) * (log_s - log_t)).sum(dtype=s.dtype)
     return np.asarray(f(temperature) ** 2 * total / f(max(len(y), 1))).astype(student.dtype)
+
+
+@variant("distillation_loss_backward", id="distillation-gradient-textbook", family="distillation", dtypes=FORMATS)
+def distilled_slopes_as_in_the_book(
+    student: Any, teacher: Any, targets: Any, dloss: Any, *, temperature: float, alpha: float, divergence: str, beta: float = 0.5,
+    ignore_index: int = -100,
+) -> Array:  # fmt: skip
+    """s - t, or s times what is left of the logarithm's difference when its mean is taken away."""
+    return textbook.distillation_loss_backward(student, teacher, targets, dloss, temperature=temperature, alpha=alpha,
+                                               divergence=divergence, beta=beta, ignore_index=ignore_index)  # fmt: skip
+
+
+@variant("distillation_loss_backward", id="distillation-gradient-by-log-probabilities", family="distillation")
+def distilled_slopes_in_two_steps(
+    student: Any, teacher: Any, targets: Any, dloss: Any, *, temperature: float, alpha: float, divergence: str, beta: float = 0.5,
+    ignore_index: int = -100,
+) -> Array:  # fmt: skip
+    """As automatic differentiation has it: first with respect to ln s, then less s times the sum of that."""
+    def slopes(log_t: Array, log_s: Array, divergence: str, beta: float) -> Array:
+        s, t, b = np.exp(log_s), np.exp(log_t), log_t.dtype.type(beta)
+        if divergence == "forward_kl":
+            d = -t
+        elif divergence == "reverse_kl":
+            d = s * (log_s - log_t + 1)
+        else:
+            log_m = np.logaddexp(np.log(b) + log_t, np.log(1 - b) + log_s)
+            through_m = -(b * t + (1 - b) * s) * np.exp(np.log(1 - b) + log_s - log_m)
+            d = (1 - b) * s * (log_s - log_m + 1) + through_m
+        return np.asarray(d - s * d.sum(axis=-1, keepdims=True, dtype=s.dtype))
+
+    return textbook.distillation_loss_backward(student, teacher, targets, dloss, temperature=temperature, alpha=alpha,
+                                               divergence=divergence, beta=beta, ignore_index=ignore_index, slopes=slopes)  # fmt: skip
+
+
+@variant("distillation_loss_backward", id="distillation-gradient-in-float64", family="distillation", arithmetic=IN_FLOAT64, dtypes=FORMATS)
+def distilled_slopes_in_float64(
+    student: Any, teacher: Any, targets: Any, dloss: Any, *, temperature: float, alpha: float, divergence: str, beta: float = 0.5,
+    ignore_index: int = -100,
+) -> Array:  # fmt: skip
+    """Everything in float64, rounded once at the end."""
+    wide = textbook.distillation_loss_backward(np.asarray(student, np.float64), np.asarray(teacher, np.float64), targets, float(dloss),
+                                               temperature=temperature, alpha=alpha, divergence=divergence, beta=beta,
+                                               ignore_index=ignore_index)  # fmt: skip
+    return wide.astype(student.dtype)

@@ -48,6 +48,17 @@ def torch_distillation(
     return alpha * temperature**2 * soft + (1 - alpha) * functional.cross_entropy(s, targets.reshape(-1)[counts])
 
 
+def torch_distillation_backward(
+    student: Any, teacher: Any, targets: Any, dloss: Any, *, temperature: float, alpha: float, divergence: str, ignore_index: int = -100
+) -> Any:  # fmt: skip
+    """Its gradient by automatic differentiation; 0 where no row counts."""
+    import torch
+
+    z = student.detach().clone().requires_grad_()
+    loss = torch_distillation(z, teacher, targets, temperature=temperature, alpha=alpha, divergence=divergence, ignore_index=ignore_index)
+    return torch.autograd.grad(loss, z, dloss)[0] if loss.requires_grad else torch.zeros_like(z)
+
+
 def _torch_adamw(form: dict[str, bool], param: Any, grad: Any, m: Any, v: Any, step: int, options: dict[str, Any]) -> Any:
     import torch
 

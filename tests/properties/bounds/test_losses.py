@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 
 from oracles.properties import Arithmetic
-from oracles.properties.bounds import cross_entropy_backward_bound, cross_entropy_bound, distillation_loss_bound
+from oracles.properties.bounds import (
+    cross_entropy_backward_bound,
+    cross_entropy_bound,
+    distillation_loss_backward_bound,
+    distillation_loss_bound,
+)
 from oracles.properties.simulated_kernels import Array, Kernel, Plan, store
-from oracles.reference import cross_entropy, cross_entropy_backward, distillation_loss
+from oracles.reference import cross_entropy, cross_entropy_backward, distillation_loss, distillation_loss_backward
 
 from .monte_carlo import ratios
 
@@ -64,6 +69,25 @@ class Rows:
         return self.c.e(self.x - self.lse)
 
 
+def _slopes(c: Kernel, log_t: Array, log_s: Array, divergence: str, beta: float, in_two_steps: bool) -> Array:
+    """The derivative of the divergence with respect to z / T: at once, or by way of ln s, each operation rounded."""
+    f, s, t = np.float32, c.function("exp", log_s), c.function("exp", log_t)
+    if divergence == "forward_kl":
+        return c.e(c.e(s * c.sum(t)) - t) if in_two_steps else c.e(s - t)
+    share, log_q = f(1), log_t
+    if divergence == "jsd":
+        share, a, b = c.e(f(1) - f(beta)), c.e(log_t + f(np.log(beta))), c.e(log_s + f(np.log1p(-beta)))
+        high, low = np.maximum(a, b), np.minimum(a, b)
+        log_q = c.e(high + c.function("log", c.e(f(1) + c.function("exp", c.e(low - high)))))
+    d = c.e(log_s - log_q)
+    if not in_two_steps:
+        return c.e(share * c.e(s * c.e(d - c.sum(c.e(s * d)))))
+    one = c.e(c.e(share * s) * c.e(d + f(1)))
+    if divergence == "jsd":
+        one = c.e(one - c.e(c.e(c.e(f(beta) * t) + c.e(share * s)) * c.function("exp", c.e(b - log_q))))
+    return c.e(one - c.e(s * c.sum(one)))
+
+
 def _draw(contract: str, seed: int) -> tuple[Any, np.random.Generator, Kernel, Any]:
     declared, inputs = CONTRACTS[contract]
     a = declared.resolve(inputs)
@@ -74,7 +98,7 @@ def _draw(contract: str, seed: int) -> tuple[Any, np.random.Generator, Kernel, A
 
 
 def _tally(contract: str, seeds: range) -> dict[str, float]:
-    worst = {"loss": 0.0, "dlogits": 0.0, "distilled": 0.0}
+    worst = {"loss": 0.0, "dlogits": 0.0, "distilled": 0.0, "dstudent": 0.0}
     for seed in seeds:
         a, rng, kernel, rows = _draw(contract, seed)
         x, f = rows(), np.float32
@@ -97,6 +121,12 @@ def _tally(contract: str, seeds: range) -> dict[str, float]:
         distilled = store(np.asarray(kernel.e(np.asarray(f(T * T) * soft))), a.out, a.flush_to_zero)
         found |= ratios({"distilled": distilled}, {"distilled": distillation_loss(x, t, y, **over)},
                         {"distilled": distillation_loss_bound(a, x, t, y, **over)["loss"]})
+        over = {"temperature": T, "alpha": 1.0, "divergence": str(rng.choice(["forward_kl", "reverse_kl", "jsd"])), "beta": 0.25}
+        slopes = _slopes(kernel, log_t, log_s, over["divergence"], 0.25, bool(rng.random() < 0.5))
+        dz = kernel.e(kernel.e(kernel.e(f(T * T) / f(T)) * kernel.e(g[0].astype(f) / f(4))) * slopes)
+        found |= ratios({"dstudent": store(dz, a.out, a.flush_to_zero)},
+                        {"dstudent": distillation_loss_backward(x, t, y, g[0], **over)},
+                        distillation_loss_backward_bound(a, x, t, y, g[0], **over))
         assert max(found.values()) <= 1.0, f"{contract}, seed {seed}: {found} {options} {over}"
         worst = {name: max(worst[name], found[name]) for name in worst}
     return worst
@@ -107,6 +137,7 @@ def test_legal_kernels_stay_within_the_bound(contract: str) -> None:
     worst = _tally(contract, range(150))
     assert worst["loss"] > 0.02                                                 # and not by an idle margin
     assert worst["dlogits"] > 0.05
+    assert worst["dstudent"] > 0.02
 
 
 @pytest.mark.long
@@ -132,3 +163,5 @@ def test_the_bound_sees_a_small_change_of_an_option() -> None:
     options = {"alpha": 1.0, "divergence": "forward_kl"}
     one, other = (distillation_loss(z, t, y, temperature=T, **options) for T in (2.0, 2.02))
     assert abs(one - other) > distillation_loss_bound(a, z, t, y, temperature=2.0, **options)["loss"]
+    one, other = (distillation_loss_backward(z, t, y, 1.0, temperature=T, **options) for T in (2.0, 2.02))
+    assert (abs(one - other) > distillation_loss_backward_bound(a, z, t, y, 1.0, temperature=2.0, **options)["dstudent"]).mean() > 0.9

@@ -16,6 +16,7 @@ from .test_decoding_laws_can_fail import failure
 Given = dict[str, Any]
 Function = Callable[[Given], Any]
 N, C, B, S, D = "next_token_targets", "cross_entropy", "cross_entropy_backward", "vocab_parallel_cross_entropy", "distillation_loss"
+G = "distillation_loss_backward"
 
 
 def right(operation: str) -> Function:
@@ -139,6 +140,20 @@ BREAKERS: dict[str, dict[str, Function]] = {
         "exchanged_roles_exchange_the_divergences": given_other(D, lambda given: {"divergence": "forward_kl"}),
         "renaming_the_classes_changes_nothing": changing(D, by_class),
         "strides_are_respected": given_other(D, other_strides("student")),
+    },
+    G: {
+        "answers": changing(G, lambda x, given: x[..., 0]),
+        "dstudent_agrees_with_the_oracle": changing(G, lambda x, given: x * (1 + 1e-9)),
+        **{law: changing(G, change) for law, change in COMMON.items()},
+        "a_student_like_its_teacher_stands_still": changing(G, shifted_up),
+        "alpha_0_is_the_gradient_of_the_targets": changing(G, lambda x, given: x * 2),
+        "alpha_mixes_the_two_terms": given_other(G, lambda given: {"alpha": given["alpha"] ** 2}),
+        "the_square_of_the_temperature_keeps_the_scale": changing(G, lambda x, given: x / given["temperature"]),
+        "a_step_against_the_gradient_lowers_the_loss": changing(G, lambda x, given: -x),
+        "a_row_of_the_gradient_adds_up_to_nothing": changing(G, shifted_up),
+        "twice_the_loss_has_twice_the_gradient": changing(G, squared),
+        "renaming_the_classes_changes_nothing": changing(G, by_place),
+        "strides_are_respected": given_other(G, other_strides("student")),
     },
 }
 ALL = [(operation, law) for operation, laws in BREAKERS.items() for law in laws]

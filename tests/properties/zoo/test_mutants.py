@@ -169,7 +169,8 @@ OTHER_TEXTBOOKS = {**dict.fromkeys(("kv_bytes", "training_bytes", "model_flops",
                    **dict.fromkeys(("quantize", "dequantize", "quantized_matmul", "dequantize_blockwise", "prune_magnitude", "prune_2_4",
                                     "gradual_masks"), "test_quantization_zoo.py"),
                    **dict.fromkeys(("next_token_targets", "cross_entropy", "cross_entropy_backward", "vocab_parallel_cross_entropy",
-                                    "distillation_loss", "adamw_step", "clip_grad_norm", "master_weight_step"), "test_training_zoo.py"),
+                                    "distillation_loss", "distillation_loss_backward",
+                                    "adamw_step", "clip_grad_norm", "master_weight_step"), "test_training_zoo.py"),
                    "paged_attention": "test_caches.py", "mla_attention": "test_caches.py",
                    "rope": "test_rope_zoo.py", "write_kv": "test_rope_zoo.py", "padded_positions": "test_rope_zoo.py"}
 IN_THE_TEXTBOOK = [operation for operation in SIGNATURES if operation not in OTHER_TEXTBOOKS]

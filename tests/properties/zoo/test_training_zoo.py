@@ -9,10 +9,12 @@ from oracles.properties.zoo import (
     keeper,
     loss,
     loss_scaling,
+    master_weights,
     mixed_precision,
     optimizer,
     variants_loss_scaling,
     variants_losses,
+    variants_master_weights,
     variants_mixed_precision,
     variants_optimizers,
 )
@@ -25,13 +27,17 @@ IDS = {
     ),
     "distillation": (
         "kd-mixture-weights-swapped", "kd-kl-averaged-over-classes", "kd-log-of-log-or-missing-log", "kd-teacher-compared-with-itself",
+        "kd-logarithm-of-a-vanished-mixture", "kd-gradient-without-t-squared", "kd-gradient-averaged-over-classes",
+        "kd-teacher-not-detached",
     ),
     "optimizer": ("epsilon-scaled-by-bias-correction", "adam-l2-vs-decoupled-swapped", "decay-applied-to-updated-parameter"),
     "mixed-precision": ("update-lost-in-bf16", "master-rebuilt-from-rounded-weights", "scheduler-advances-on-skipped-step",
-                        "update-skipped-when-user-skips-step"),
+                        "update-skipped-when-user-skips-step", "step-before-cast-of-accumulated-grad",
+                        "loaded-weights-overwritten-by-stale-master"),
 }  # fmt: skip
-MUTANTS = [s for module in (loss, distillation, optimizer, mixed_precision, loss_scaling) for s in specimens_in(module)]
-VARIANTS = [s for module in (variants_losses, variants_optimizers, variants_mixed_precision, variants_loss_scaling)
+MUTANTS = [s for module in (loss, distillation, optimizer, mixed_precision, loss_scaling, master_weights) for s in specimens_in(module)]
+VARIANTS = [s for module in (variants_losses, variants_optimizers, variants_mixed_precision, variants_loss_scaling,
+                               variants_master_weights)
             for s in specimens_in(module)]  # fmt: skip
 
 
