@@ -6,10 +6,11 @@ from ..declaration import UsageError
 from .block_allocator import BLOCK_ALLOCATOR
 from .kv_cache import KV_CACHE
 from .loss_scaler import LOSS_SCALER
+from .master_weights import MASTER_WEIGHTS
 from .operation import StatefulOperation
 from .token_mask import TOKEN_MASK
 
-STATEFUL_OPERATIONS: tuple[StatefulOperation, ...] = (BLOCK_ALLOCATOR, KV_CACHE, TOKEN_MASK, LOSS_SCALER)
+STATEFUL_OPERATIONS: tuple[StatefulOperation, ...] = (BLOCK_ALLOCATOR, KV_CACHE, TOKEN_MASK, LOSS_SCALER, MASTER_WEIGHTS)
 
 
 def stateful_named(name: str) -> StatefulOperation:

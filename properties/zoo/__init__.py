@@ -48,6 +48,8 @@ ZOO_MODULES: dict[str, tuple[str, ...]] = {
     "variants_mixed_precision": ("mixed-precision",),
     "loss_scaling": ("mixed-precision",),
     "variants_loss_scaling": ("mixed-precision",),
+    "master_weights": ("mixed-precision",),
+    "variants_master_weights": ("mixed-precision",),
     "quantization": ("quantization",),
     "pruning": ("pruning",),
     "variants_quantization": ("quantization", "pruning"),
