@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -55,7 +56,7 @@ class RingRecipe:
     seed: int = field(default=0)
 
 
-_SMALL = {"B": 2, "Hkv": 2, "G": 2, "D": 8, "Dv": 8}
+_SMALL: dict[str, Any] = {"B": 2, "Hkv": 2, "G": 2, "D": 8, "Dv": 8}
 CORNERS = (
     RingRecipe(seed=1), RingRecipe(R=2, n=2, **_SMALL, causal="bottom_right", seed=2),
     RingRecipe(R=2, n=4, **_SMALL, order="zigzag", seed=3), RingRecipe(R=4, n=4, **_SMALL, order="zigzag", causal="bottom_right", seed=4),

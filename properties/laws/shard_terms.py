@@ -56,7 +56,7 @@ def positions(case: Case) -> list[Array]:
 
 def whole(case: Case, name: str) -> Array:
     """One argument as the whole sequence."""
-    return gathered_sequence(list(of_list(case.arrays, name).values()), positions(case))  # type: ignore[arg-type]
+    return gathered_sequence(list(of_list(case.arrays, name).values()), positions(case))
 
 
 def segments(case: Case) -> Array:
@@ -67,7 +67,7 @@ def segments(case: Case) -> Array:
 
 def with_sequences(case: Case, **sequences: Array) -> Case:
     """The case with arguments exchanged that are given as whole sequences, in its own ranks and order."""
-    parts = {name: scattered_sequence(x, positions(case)) for name, x in sequences.items()}  # type: ignore[arg-type]
+    parts = {name: scattered_sequence(x, positions(case)) for name, x in sequences.items()}
     return case.with_arrays(**{key: part for name, shards in parts.items() for key, part in spread(name, shards).items()})
 
 
@@ -84,7 +84,7 @@ def on_ranks(case: Case, R: int) -> Case:
 def gathered_results(case: Case, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Array]:
     """The results of these names as whole sequences, in float64; those that are not there are left out."""
     lists = {name: [np.asarray(x, np.float64) for x in of_list(values, name).values()] for name in names}
-    return {name: gathered_sequence(shards, positions(case)) for name, shards in lists.items() if shards}  # type: ignore[arg-type]
+    return {name: gathered_sequence(shards, positions(case)) for name, shards in lists.items() if shards}
 
 
 def is_empty(case: Case) -> bool:
