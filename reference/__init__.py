@@ -26,6 +26,7 @@ from .distillation import distillation_loss, distillation_loss_backward
 from .embedding_backward import embedding_backward
 from .expert_parallel import expert_parallel_backward, expert_parallel_layer
 from .experts import combine, dispatch, expert_slots, moe_layer, moe_layer_backward
+from .exchanged_norm import exchanged_norm_backward
 from .flash_attention import flash_attention
 from .flash_attention_backward import flash_attention_backward
 from .float_format import FloatFormat
@@ -63,6 +64,7 @@ from .rope_scaling import rope_frequencies, yarn_mscale
 from .routing import balance_bias, balance_loss, balance_loss_backward, expert_counts, route, route_backward
 from .sampling import apply_penalties, filter_probabilities, sample
 from .sequence_shards import shard_positions
+from .sharded_cache import cache_place, sharded_cache_attention
 from .softmax import log_sum_exp, merge_attention, online_softmax, softmax
 from .speculative import acceptance_rate, expected_tokens, speculative_verify, speed_up, typical_acceptance, verify_block
 from .speculative_generate import self_speculate, speculative_generate
@@ -124,6 +126,7 @@ __all__ = [
     "balance_loss",
     "balance_loss_backward",
     "bootstrap_interval",
+    "cache_place",
     "chinchilla_loss",
     "chinchilla_split",
     "chinchilla_tokens",
@@ -143,6 +146,7 @@ __all__ = [
     "distillation_loss_backward",
     "draft_masks",
     "embedding_backward",
+    "exchanged_norm_backward",
     "expected_tokens",
     "expert_counts",
     "expert_parallel_backward",
@@ -224,6 +228,7 @@ __all__ = [
     "schedule_limits",
     "self_speculate",
     "shard_positions",
+    "sharded_cache_attention",
     "show_bytes",
     "slot_mapping",
     "softmax",
