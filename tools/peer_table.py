@@ -1,9 +1,8 @@
-"""Peer table: every installed third-party implementation checked, one line each."""
+"""Peer table: every installed third-party implementation checked, one line each, and one for each library that is missing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from oracles.properties import UsageError
 from oracles.properties import check as run
 from oracles.properties.operations import operation_named
 from oracles.properties.peers import PEER_MODULES, WRONG
+from oracles.properties.peers.offered import OFFERED
 from oracles.properties.report import FAILED, Report
 from oracles.properties.stateful.names import STATEFUL_NAMES
 
@@ -55,23 +55,17 @@ def run_peers(operations: list[str], *, budget: str, failures: Path, quiet: bool
     rows = []
     for peer in PEER_MODULES:
         for operation in operations:
-            if operation in STATEFUL_NAMES and _object_of(peer) != operation:
-                continue                                                        # known without a process that loads its library
+            if operation not in OFFERED[peer]:
+                continue
             if not quiet:
                 console(stderr=True).print(f"peers:{peer} {operation}", style="dim")
             most = None if operation in STATEFUL_NAMES else max_cases
             rows.append(_row(f"peers:{peer}", operation, budget, failures, most))
-    rows = [row for row in rows if not row.reason.endswith(f"has no {row.operation}")]
     if not any(row.report for row in rows):
         raise UsageError("no peer is installed that has such an operation; want one: pip install 'oracles[peers]'")
     if not quiet:
         console().print(_table(rows))
     return rows
-
-
-def _object_of(peer: str) -> str:
-    """The operation whose objects a peer makes, or "" for a peer of functions."""
-    return getattr(import_module(f"oracles.properties.peers.{PEER_MODULES[peer]}"), "OBJECT", "")
 
 
 def _row(peer: str, operation: str, budget: str, failures: Path, max_cases: int | None) -> PeerRow:
@@ -83,12 +77,14 @@ def _row(peer: str, operation: str, budget: str, failures: Path, max_cases: int 
 
 
 def _table(rows: list[PeerRow]) -> Table:
-    """What came of each; a peer that is known to be wrong names its entry of docs/findings.md."""
+    """What came of each; a peer that is known to be wrong names its entry of docs/findings.md.
+
+    A reason not to run is given once, with the operations that it kept from being run.
+    """
     table = Table("peer", "version", "operation", "", "cases", "elements", "worst / bound", "laws broken, or why not run", "s",
                   box=box.SIMPLE, caption=_CAPTION, caption_justify="left")  # fmt: skip
     for row in rows:
         if row.report is None:
-            table.add_row(row.peer, "", row.operation, "not run", "", "", "", Text(row.reason), "")    # its [extra] is no markup
             continue
         broken = ", ".join(v.law for v in row.report.verdicts if v.status == FAILED) or row.report.stopped
         known = WRONG.get(row.peer.removeprefix("peers:"))
@@ -97,4 +93,9 @@ def _table(rows: list[PeerRow]) -> Table:
                       f"{row.report.designed + row.report.random}", f"{sum(v.compared for v in row.report.verdicts):,}",
                       ratio(max(agreement)) if agreement else "", f"{broken} (known: {known})" if known and broken else broken,
                       f"{row.report.seconds:.0f}")  # fmt: skip
+    for reason in dict.fromkeys(row.reason for row in rows if row.report is None):
+        idle = [row for row in rows if row.report is None and row.reason == reason]
+        peers, operations = (list(dict.fromkeys(names)) for names in zip(*((row.peer, row.operation) for row in idle)))
+        named = f"{peers[0]} and {len(peers) - 1} more" if len(peers) > 1 else peers[0]
+        table.add_row(named, "", ", ".join(operations), "not run", "", "", "", Text(reason), "")                # its [extra] is no markup
     return table

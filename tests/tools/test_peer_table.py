@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from oracles.properties import UsageError, check
+from oracles.properties.declaration import declaration_of
 from oracles.properties.peers import PEER_MODULES, sglang_allocator
+from oracles.properties.peers.offered import OFFERED
 from oracles.properties.report import FAILED, HELD, Report, Verdict
 from oracles.properties.stateful.names import STATEFUL_NAMES
 from oracles.reference import BlockAllocator
@@ -25,24 +29,62 @@ REPORT = Report("attention", "peers:first", {}, {}, 0, 2.0, VERDICTS, (), versio
 @pytest.fixture
 def peers(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(operation: str, peer: str, **_: Any) -> Report:
-        if operation != "attention":
-            raise UsageError(f"SUBJECT: {peer} has no {operation}")
         if peer == "peers:first":
             return REPORT
         raise UsageError("SUBJECT: second cannot be imported; want it: pip install 'oracles[second]'")
 
-    monkeypatch.setattr(peer_table, "PEER_MODULES", {"first": "first", "second": "second"})
+    offer(monkeypatch, first=("attention",), second=("softmax", "attention"))
     monkeypatch.setattr(peer_table, "run", run)
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, **operations: tuple[str, ...]) -> None:
+    """These peers and no others."""
+    monkeypatch.setattr(peer_table, "PEER_MODULES", dict.fromkeys(operations, "softmax"))
+    monkeypatch.setattr(peer_table, "OFFERED", operations)
 
 
 @pytest.mark.usefixtures("peers")
 def test_each_peer_has_a_line_and_a_missing_one_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
     rows = run_peers(["softmax", "attention"], budget="quick", failures=Path("failures"), quiet=False)
-    assert [(row.peer, row.report is not None) for row in rows] == [("peers:first", True), ("peers:second", False)]
+    assert [(row.peer, row.operation, row.report is not None) for row in rows] == [
+        ("peers:first", "attention", True), ("peers:second", "softmax", False), ("peers:second", "attention", False)]  # fmt: skip
     first, second = (line for line in capsys.readouterr().out.splitlines() if "peers:" in line)
     for words in ("first 1.0", "does not hold", "1,234", "0.5", "a_broken_law"):
         assert words in first
     assert "pip install 'oracles[second]'" in second
+    assert second.split()[1:5] == ["softmax,", "attention", "not", "run"]
+
+
+def test_a_missing_library_has_one_line_for_all_its_peers_and_operations(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(operation: str, peer: str, **_: Any) -> Report:
+        if peer == "peers:first":
+            return REPORT
+        raise UsageError(f"SUBJECT: {peer[6:9]} cannot be imported")
+
+    offer(monkeypatch, jax=("attention",), jax_bias=("attention", "softmax"), first=("attention",), mlx=("attention",))
+    monkeypatch.setattr(peer_table, "run", run)
+    run_peers(["attention", "softmax"], budget="quick", failures=Path("failures"), quiet=False)
+    idle = [line.split("SUBJECT: ") for line in capsys.readouterr().out.splitlines() if "SUBJECT" in line]
+    assert [(*before.split(), after.split()[0]) for before, after in idle] == [
+        ("peers:jax", "and", "1", "more", "attention,", "softmax", "not", "run", "jax"),
+        ("peers:mlx", "attention", "not", "run", "mlx")]  # fmt: skip
+
+
+@pytest.mark.parametrize("peer", PEER_MODULES)
+def test_a_peer_offers_what_it_declares(monkeypatch: pytest.MonkeyPatch, peer: str) -> None:
+    """Declared as if its library were there: calls import theirs when they are made, Triton's alone at once."""
+    module = import_module(f"oracles.properties.peers.{PEER_MODULES[peer]}")
+    monkeypatch.setattr(module, "library_versions", lambda name: {"library": "0"})
+    monkeypatch.setitem(sys.modules, "oracles.properties.peers.calls.triton_flash", SimpleNamespace(attention=lambda q, k, v, *, causal: q))
+    declared = getattr(module.subjects, "__wrapped__", module.subjects)(peer)
+    objects = module.objects(peer) if hasattr(module, "objects") else ()
+    assert set(OFFERED[peer]) == {declaration_of(function, None).operation for function in declared} | set(objects)
+
+
+def test_nothing_is_offered_but_by_peers() -> None:
+    assert set(OFFERED) == set(PEER_MODULES)
 
 
 @pytest.mark.usefixtures("peers")
@@ -62,7 +104,7 @@ def test_a_limit_on_cases_reaches_the_check(monkeypatch: pytest.MonkeyPatch) -> 
         limits.append(max_cases)
         return REPORT
 
-    monkeypatch.setattr(peer_table, "PEER_MODULES", {"first": "first"})
+    offer(monkeypatch, first=("attention",))
     monkeypatch.setattr(peer_table, "run", run)
     run_peers(["attention"], budget="quick", failures=Path("failures"), quiet=True, max_cases=7)
     assert limits == [7]
@@ -80,7 +122,7 @@ def test_objects_stand_beside_functions_without_a_bound_and_are_put_all_their_se
         limits[operation] = max_cases
         return OBJECT_REPORT if operation == "block_allocator" else REPORT
 
-    monkeypatch.setattr(peer_table, "PEER_MODULES", {"object": "sglang_allocator"})
+    offer(monkeypatch, object=("block_allocator", "attention"))
     monkeypatch.setattr(peer_table, "run", run)
     run_peers(["block_allocator", "attention"], budget="quick", failures=Path("failures"), quiet=False, max_cases=7)
     assert limits == {"block_allocator": None, "attention": 7}
@@ -112,7 +154,7 @@ def test_a_missing_library_is_said_of_the_operation_of_its_objects_alone(monkeyp
             return OBJECT_REPORT
         raise UsageError("SUBJECT: llguidance cannot be imported; want it: pip install 'oracles[guided]'")
 
-    monkeypatch.setattr(peer_table, "PEER_MODULES", {"first": "sglang_allocator", "llguidance": "guided"})
+    offer(monkeypatch, first=("block_allocator",), llguidance=("token_mask",))
     monkeypatch.setattr(peer_table, "run", run)
     rows = run_peers(["block_allocator", "token_mask"], budget="quick", failures=Path("failures"), quiet=True)
     assert [(row.peer, row.operation) for row in rows] == [("peers:first", "block_allocator"), ("peers:llguidance", "token_mask")]
@@ -120,9 +162,8 @@ def test_a_missing_library_is_said_of_the_operation_of_its_objects_alone(monkeyp
 
 @pytest.mark.usefixtures("peers")
 def test_a_peer_of_functions_is_not_started_for_an_object(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(peer_table, "PEER_MODULES", {"first": "softmax"})
-    (row,) = run_peers(["kv_cache", "attention"], budget="quick", failures=Path("failures"), quiet=False)
-    assert row.operation == "attention"
+    rows = run_peers(["kv_cache", "attention"], budget="quick", failures=Path("failures"), quiet=False)
+    assert {row.operation for row in rows} == {"attention"}
     assert "peers:first kv_cache" not in capsys.readouterr().err
 
 
