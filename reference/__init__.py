@@ -24,9 +24,9 @@ from .costs_serving import Latency, latency, queue_wait, steady_batch
 from .decoder_cache import ContiguousCache, DecoderCache, PagedCache, PagePool
 from .distillation import distillation_loss, distillation_loss_backward
 from .embedding_backward import embedding_backward
+from .exchanged_norm import exchanged_norm_backward
 from .expert_parallel import expert_parallel_backward, expert_parallel_layer
 from .experts import combine, dispatch, expert_slots, moe_layer, moe_layer_backward
-from .exchanged_norm import exchanged_norm_backward
 from .flash_attention import flash_attention
 from .flash_attention_backward import flash_attention_backward
 from .float_format import FloatFormat
