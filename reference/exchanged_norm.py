@@ -27,7 +27,7 @@ def exchanged_norm_backward(dy_shards: Sequence[ArrayLike], x_shards: Sequence[A
 
     >>> dx, dweight = exchanged_norm_backward([np.ones((1, 1, 1, 2))], [np.array([[[[3.0, 4.0]]]])], [1.0, 2.0], eps=0.0)
     >>> dx[0].round(6).ravel(), dweight.round(6)
-    (array([-0.067882,  0.050912]), array([0.848528, 1.131371]))
+    (array([-0.09051 ,  0.067882]), array([0.848528, 1.131371]))
 
     Raises ValueError or TypeError that names the argument, the rank, what came and what is wanted.
     Error bound: that of `rms_norm_backward`, dweight summed over all ranks.
