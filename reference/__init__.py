@@ -23,6 +23,7 @@ from .costs_scaling import (
 from .costs_serving import Latency, latency, queue_wait, steady_batch
 from .decoder_cache import ContiguousCache, DecoderCache, PagedCache, PagePool
 from .distillation import distillation_loss, distillation_loss_backward
+from .distilled_student import distilled_student
 from .embedding_backward import embedding_backward
 from .exchanged_norm import exchanged_norm_backward
 from .expert_parallel import expert_parallel_backward, expert_parallel_layer
@@ -144,6 +145,7 @@ __all__ = [
     "dispatch",
     "distillation_loss",
     "distillation_loss_backward",
+    "distilled_student",
     "draft_masks",
     "embedding_backward",
     "exchanged_norm_backward",

@@ -24,7 +24,7 @@ DECODING = ["filter_probabilities", "apply_penalties", "sample", "speculative_ve
             "speculative_generate", "self_speculate", "compile_regex", "compile_json_schema", "token_mask", "advance", "draft_masks",
             "forced_tokens", "guided_process"]
 COMPRESSION = ["nf4_quantize", "fp8_quantize", "pack_int4", "unpack_int4", "matmul_with_outliers", "quantization_errors", "prune_units",
-               "pack_2_4", "unpack_2_4", "QuantizedKVCache"]
+               "pack_2_4", "unpack_2_4", "QuantizedKVCache", "distilled_student"]
 CACHES = ["rope", "rope_frequencies", "yarn_mscale", "group_heads", "repeat_heads", "write_kv", "KVCache", "padded_positions",
           "BlockAllocator", "prefix_salt", "paging_waste", "paged_attention", "slot_mapping", "mla_compress", "mla_attention",
           "mla_attention_absorbed", "mla_scale", "rms_norm", "swiglu", "ContiguousCache", "PagePool", "PagedCache", "transformer_forward",
