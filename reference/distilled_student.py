@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -43,7 +45,7 @@ def distilled_student(
     L = float(np.linalg.norm(x, 2)) ** 2 / (2 * n) if x.size else 0.0
     if not L > 0.0:
         raise ValueError(f"x: got shape {x.shape} with nothing but zeros; want inputs to learn from")
-    options = {"temperature": temperature, "alpha": alpha, "divergence": "forward_kl"}
+    options: dict[str, Any] = {"temperature": temperature, "alpha": alpha, "divergence": "forward_kl"}
     w, losses = np.zeros((x.shape[1], t.shape[1])), np.empty(steps + 1)
     for k in range(steps):
         losses[k] = distillation_loss(x @ w, t, targets, **options)
