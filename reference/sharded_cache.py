@@ -66,13 +66,18 @@ def sharded_cache_attention(q: ArrayLike, k_shards: Sequence[ArrayLike], v_shard
     return out[:, :, 0], lse[:, :, 0]
 
 
+def indices_of(indices: ArrayLike, R: int, S: int, B: int) -> Int64:
+    """indices (B, N) in a cache of R ranks with S tokens each, -1 for none. Raises ValueError or TypeError for others."""
+    found = arguments.integers("indices", indices, least=-1, most=max(R * S - 1, -1))
+    if found.ndim != 2 or len(found) != B:
+        raise ValueError(f"indices: got shape {found.shape}; want ({B}, N)")
+    return found
+
+
 def _chosen(indices: ArrayLike, R: int, S: int, interleave: int, B: int) -> np.ndarray:
     """Which places of which rank are asked for: bool (R, B, S)."""
-    indices = arguments.integers("indices", indices, least=-1, most=max(R * S - 1, -1))
-    if indices.ndim != 2 or len(indices) != B:
-        raise ValueError(f"indices: got shape {indices.shape}; want ({B}, N)")
     chosen = np.zeros((R, B, S), dtype=bool)
-    for b, row in enumerate(indices):
+    for b, row in enumerate(indices_of(indices, R, S, B)):
         taken = row[row >= 0]
         rank, place = cache_place(taken, ranks=R, interleave=interleave)
         if place.max(initial=-1) >= S:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -92,9 +93,12 @@ def _ring_forward(r: Roundings, q: ArrayLike, k: ArrayLike, v: ArrayLike, s: Sha
     """Attention's forward pass with the bounds of a ring."""
     same = (s.segments[:, :, None] == s.segments[:, None, :]) & (s.segments >= 0)[:, :, None]
     q, k, v = arguments.query_key_value(q, k, v)
-    f = forward(r, q, k, v, causal=s.causal, mask=same[:, None], scale=scale, window=None, softcap=None, bias=None, kv_lengths=None,
-                sinks=None, alibi_slopes=None, dropout_mask=None, dropout_p=0.0)  # fmt: skip
-    merges = float(len(s.q) * (2 if order == "zigzag" else 1))
+    f = forward(r, q, k, v, causal=s.causal, mask=same[:, None], scale=scale, **PLAIN)
+    return with_merges(r, f, float(len(s.q) * (2 if order == "zigzag" else 1)))
+
+
+def with_merges(r: Roundings, f: Forward, merges: float) -> Forward:
+    """A forward pass whose parts were merged in pairs so many times."""
     anything = f.w.seen > 0.0
     M = np.where(f.scores.visible, np.abs(f.scores.s), 0.0).max(axis=-1, keepdims=True, initial=0.0) + np.log(np.maximum(f.w.seen, 1.0))
     e = merges * (r.elementwise.u * (2.0 * r.declared.log_ulps + 8.0) * (M + 1.0) + 2.0 * r.exp_cost)
@@ -104,3 +108,8 @@ def _ring_forward(r: Roundings, q: ArrayLike, k: ArrayLike, v: ArrayLike, s: Sha
     out = np.where(anything, f.out_bound + (1.0 + r.out.u) * out + merges * r.elementwise.eta, f.out_bound)
     lse = np.where(anything, f.lse_bound + (1.0 + r.lse.u) * e, f.lse_bound)
     return replace(f, out_bound=out, lse_bound=lse)
+
+
+# The options of attention that no ring has.
+PLAIN: dict[str, Any] = dict(window=None, softcap=None, bias=None, kv_lengths=None, sinks=None, alibi_slopes=None, dropout_mask=None,
+                             dropout_p=0.0)  # fmt: skip
