@@ -130,6 +130,10 @@ SIGNATURES: dict[str, Signature] = {
         (*_SHARDS, "dout_shards"), ("causal", "order", "segments", "scale"), ("dq", "dk", "dv"),
         lists=(*_SHARDS, "dout_shards", "dq", "dk", "dv"), kinds=_ORDERS,
     ),
+    "sharded_cache_attention": Signature(
+        ("q", "k_shards", "v_shards", "indices"), ("interleave", "scale"), ("out", "lse"), lists=("k_shards", "v_shards")),
+    "exchanged_norm_backward": Signature(
+        ("dy_shards", "x_shards", "weight"), ("eps",), ("dx", "dweight"), lists=("dy_shards", "x_shards", "dx")),
     "quantize": Signature(
         ("x",), ("bits", "axis", "group", "symmetric", "scale", "zero"), ("q", "scale", "zero"), integers=("q", "zero"),
         choices={"bits": ("8", "4", "2")}, kinds={"symmetric": ("yes", "no")},

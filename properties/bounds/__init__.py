@@ -5,6 +5,7 @@ from .attention_backward import attention_backward_bound, attention_packed_backw
 from .context_parallel import ring_attention_backward_bound, ring_attention_bound
 from .costs import kv_bytes_bound, model_flops_bound, token_accuracy_bound, training_bytes_bound
 from .distillation import distillation_loss_backward_bound, distillation_loss_bound
+from .exchanged_ranks import exchanged_norm_backward_bound, sharded_cache_attention_bound
 from .kv_cache import padded_positions_bound, write_kv_bound
 from .losses import (
     cross_entropy_backward_bound,
@@ -41,6 +42,7 @@ __all__ = [
     "dequantize_bound",
     "distillation_loss_backward_bound",
     "distillation_loss_bound",
+    "exchanged_norm_backward_bound",
     "filter_probabilities_bound",
     "gradual_masks_bound",
     "kv_bytes_bound",
@@ -65,6 +67,7 @@ __all__ = [
     "rope_bound",
     "sample_bound",
     "schedule_bound",
+    "sharded_cache_attention_bound",
     "softmax_bound",
     "speculative_loop_bound",
     "speculative_verify_bound",
