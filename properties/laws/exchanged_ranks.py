@@ -69,8 +69,8 @@ def tokens_that_nobody_asked_for_do_not_matter(trial: Trial) -> Judgement:
     case = trial.case
     asked = np.isin(np.arange(_length(case)), case.arrays["indices"])
     free = {name: x[:, :, :, :1] > 0 for name, x in _of_each_token(case, (~asked).astype(np.float64)).items()}
-    changed = {name.replace("v_", kind): np.where(free[name], case.arrays[name.replace("v_", kind)].dtype.type(3),
-                                                  case.arrays[name.replace("v_", kind)]) for name in free for kind in ("k_", "v_")}  # fmt: skip
+    both = {name: free["v_" + name[2:]] for name in case.arrays if name.startswith(("k_", "v_"))}
+    changed = {name: np.where(places, case.arrays[name].dtype.type(3), case.arrays[name]) for name, places in both.items()}
     everywhere = {name: np.ones(x.shape, bool) for name, x in trial.answer.items()}
     return same_bits(trial, trial.on(case.with_arrays(**changed)), everywhere)
 
