@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import arguments
-from .arguments import Float64, Int64
+from .arguments import Array, Float64, Int64
 from .attention import attention
 from .softmax import merge_attention
 
@@ -49,7 +49,7 @@ def sharded_cache_attention(q: ArrayLike, k_shards: Sequence[ArrayLike], v_shard
     (arXiv 1805.02867).
     """
     q = arguments.float_array("q", q, ndim=3)
-    R, k, v = len(k_shards), [], []
+    R, k, v = len(k_shards), list[Array](), list[Array]()
     if R == 0 or len(v_shards) != R:
         raise ValueError(f"v_shards: got {len(v_shards)} shards beside {R} of k_shards; want one for every rank, at least one")
     for r in range(R):

@@ -98,7 +98,8 @@ def build_cache(recipe: CacheRecipe) -> Case:
     order = np.lexsort((place, rank)).reshape(recipe.R, S)
     lists = {name: spread(name, [laid_out(np.ascontiguousarray(x[:, :, part]), recipe.strides) for part in order])
              for name, x in (("k_shards", k), ("v_shards", v))}  # fmt: skip
-    indices = np.array([_asked(recipe, L, g) for _ in range(recipe.B)], dtype=np.int64).reshape(recipe.B, -1)
+    rows = [_asked(recipe, L, g) for _ in range(max(recipe.B, 1))]
+    indices = np.array(rows, dtype=np.int64)[: recipe.B]
     return Case("sharded_cache_attention", {"q": q[:, :, 0], **lists["k_shards"], **lists["v_shards"], "indices": indices},
                 {"interleave": recipe.interleave}, origin=str(recipe))  # fmt: skip
 
