@@ -148,4 +148,22 @@ SIGNATURES: dict[str, Signature] = {
     "gradual_masks": Signature(
         ("history",), ("sparsities", "scope"), ("masks",), booleans=("masks",), choices={"scope": ("layer", "global")}
     ),
+    "all_reduce": Signature(("arrays",), ("op", "algorithm"), ("out",), lists=("arrays", "out")),
+    "reduce_scatter": Signature(("arrays",), ("op",), ("out",), lists=("arrays", "out")),
+    "all_gather": Signature(("arrays",), (), ("out",), lists=("arrays", "out")),
+    "bucketed_all_reduce": Signature(("grads", "arrival"), ("bucket_elements",), ("grads",), lists=("grads",)),
+    "accumulate_gradients": Signature(("grads", "tokens"), (), ("grads",)),
+    "tied_gradients": Signature(("grads",), (), ("grads",)),
+    "flat_layout": Signature(("sizes",), ("alignment", "world"), ("offsets", "total"), integers=("offsets", "total")),
+    "column_parallel": Signature(("x", "w_shards", "bias_shards"), (), ("out",), lists=("w_shards", "bias_shards", "out")),
+    "row_parallel": Signature(("x_shards", "w_shards", "bias"), (), ("out",), lists=("x_shards", "w_shards", "out")),
+    "shard_qkv": Signature(("w_q", "w_k", "w_v"), ("heads", "kv_heads", "world"), ("q", "k", "v"), lists=("q", "k", "v")),
+    "vocab_parallel_embedding": Signature(("tokens", "table"), ("world",), ("out",), lists=("out",)),
+    "vocab_parallel_cross_entropy_backward": Signature(
+        ("shards", "targets", "dloss"), ("ignore_index", "label_smoothing", "z_loss", "reduction"), ("dshards",), choices=_REDUCTION),
+    "norm_backward_sharded": Signature(
+        ("x_shards", "weight", "dout_shards"), ("eps", "sharded"), ("dx", "dweight"), lists=("x_shards", "dout_shards", "dx", "dweight"),
+        choices={"sharded": ("tokens", "heads")},
+    ),
+    "clip_grad_norm_sharded": Signature(("grads", "placement"), ("max_norm",), ("grads", "norm"), lists=("grads",)),
 }  # fmt: skip

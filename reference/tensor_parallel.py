@@ -122,7 +122,7 @@ def shard_fused_qkv(w: ArrayLike, *, layout: FusedLayout, heads: int, kv_heads: 
         q, k, v = np.split(w, [H * D, (H + Hkv) * D], axis=1)
     elif layout == "by_group":
         grouped = w.reshape(C, Hkv, H // Hkv + 2, D)                            # (C, Hkv, G + 2, D)
-        q, k, v = (part.reshape(C, -1) for part in (grouped[:, :, :-2], grouped[:, :, -2], grouped[:, :, -1]))
+        q, k, v = grouped[:, :, :-2].reshape(C, H * D), grouped[:, :, -2].reshape(C, Hkv * D), grouped[:, :, -1].reshape(C, Hkv * D)
     else:
         raise ValueError(f"layout: got {layout!r}; want q_k_v or by_group")
     return shard_qkv(q, k, v, heads=H, kv_heads=Hkv, world=world)
@@ -207,8 +207,8 @@ def _heads(name: str, w: ArrayLike, heads: int, ranks: Sequence[range]) -> list[
     w = np.asarray(w)
     if w.ndim != 2 or w.shape[1] % heads:
         raise ValueError(f"{name}: got shape {w.shape}; want (C, {heads} D)")
-    apart = w.reshape(w.shape[0], heads, w.shape[1] // heads)                   # (C, H, D)
-    return [apart[:, list(own)].reshape(w.shape[0], -1) for own in ranks]
+    D = w.shape[1] // heads
+    return [w[:, own.start * D : own.stop * D].copy() for own in ranks]
 
 
 def _some(name: str, shards: Sequence[ArrayLike]) -> Sequence[ArrayLike]:

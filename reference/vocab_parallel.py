@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import arguments
-from .arguments import Float64
+from .arguments import Array, Float64
 from .collectives import all_reduce
 from .optimizers import not_negative
 from .scored_rows import scored_rows
@@ -99,10 +99,10 @@ def vocab_parallel_head_backward(x: ArrayLike, table: ArrayLike, dlogits: Sequen
 
 
 def vocab_parallel_cross_entropy_backward(
-    shards: Sequence[ArrayLike], targets: ArrayLike, dloss: ArrayLike, *, ignore_index: int = -100, label_smoothing: float = 0.0,
+    shards: Sequence[ArrayLike] | Array, targets: ArrayLike, dloss: ArrayLike, *, ignore_index: int = -100, label_smoothing: float = 0.0,
     z_loss: float = 0.0, reduction: str,
-) -> list[Float64]:  # fmt: skip
-    """dloss times the derivative of `vocab_parallel_cross_entropy`: R arrays (..., V/R), side by side that of the whole.
+) -> Float64:  # fmt: skip
+    """dloss times the derivative of `vocab_parallel_cross_entropy`: (R, ..., V/R), part r what rank r holds, side by side that of the whole.
 
         dz_r = g (p_r (1 + 2 z_loss lse) - (1 - e) [target in r] - e / V)          p_r = e^(z_r - m) / l
         m = max_r max z_r          l = sum_r sum e^(z_r - m)
@@ -111,7 +111,7 @@ def vocab_parallel_cross_entropy_backward(
     derivative needs the two sums over ranks that the loss needs, and no other. g is dloss_i, or dloss over the number of
     targets that are not ignored.
 
-    >>> [d.tolist() for d in vocab_parallel_cross_entropy_backward([[[0.0, 0.0]], [[0.0, 0.0]]], [3], 1.0, reduction="mean")]
+    >>> vocab_parallel_cross_entropy_backward([[[0.0, 0.0]], [[0.0, 0.0]]], [3], 1.0, reduction="mean").tolist()
     [[[0.25, 0.25]], [[0.25, -0.75]]]
 
     Raises as `vocab_parallel_cross_entropy`. Error bound: that of `cross_entropy_backward`, with p - 1 by subtraction.
@@ -139,4 +139,4 @@ def vocab_parallel_cross_entropy_backward(
             full = np.zeros((rows.counts.size, n))
             full[rows.counts] = dz
             out.append(full.reshape(parts[0].shape))
-    return out
+    return np.stack(out)

@@ -19,6 +19,22 @@ from .mla import mla_attention_bound
 from .mtp import mtp_loss_bound
 from .optimizers import adamw_step_bound, clip_grad_norm_bound
 from .paged_attention import paged_attention_bound
+from .parallel import (
+    accumulate_gradients_bound,
+    all_gather_bound,
+    all_reduce_bound,
+    bucketed_all_reduce_bound,
+    clip_grad_norm_sharded_bound,
+    column_parallel_bound,
+    flat_layout_bound,
+    norm_backward_bound,
+    reduce_scatter_bound,
+    row_parallel_bound,
+    shard_qkv_bound,
+    tied_gradients_bound,
+    vocab_parallel_cross_entropy_backward_bound,
+    vocab_parallel_embedding_bound,
+)
 from .pipeline import pipeline_loss_bound, pipeline_step_bound, schedule_bound
 from .pruning import gradual_masks_bound, prune_2_4_bound, prune_magnitude_bound
 from .quantization import dequantize_blockwise_bound, dequantize_bound, quantize_bound, quantized_matmul_bound
@@ -29,13 +45,19 @@ from .speculative import speculative_verify_bound, tree_positions_bound
 from .speculative_loop import mtp_loop_bound, speculative_loop_bound
 
 __all__ = [
+    "accumulate_gradients_bound",
     "adamw_step_bound",
+    "all_gather_bound",
+    "all_reduce_bound",
     "apply_penalties_bound",
     "attention_backward_bound",
     "attention_bound",
     "attention_packed_backward_bound",
     "attention_packed_bound",
+    "bucketed_all_reduce_bound",
     "clip_grad_norm_bound",
+    "clip_grad_norm_sharded_bound",
+    "column_parallel_bound",
     "cross_entropy_backward_bound",
     "cross_entropy_bound",
     "dequantize_blockwise_bound",
@@ -44,6 +66,7 @@ __all__ = [
     "distillation_loss_bound",
     "exchanged_norm_backward_bound",
     "filter_probabilities_bound",
+    "flat_layout_bound",
     "gradual_masks_bound",
     "kv_bytes_bound",
     "log_sum_exp_bound",
@@ -54,6 +77,7 @@ __all__ = [
     "mtp_loop_bound",
     "mtp_loss_bound",
     "next_token_targets_bound",
+    "norm_backward_bound",
     "padded_positions_bound",
     "paged_attention_bound",
     "pipeline_loss_bound",
@@ -62,18 +86,24 @@ __all__ = [
     "prune_magnitude_bound",
     "quantize_bound",
     "quantized_matmul_bound",
+    "reduce_scatter_bound",
     "ring_attention_backward_bound",
     "ring_attention_bound",
     "rope_bound",
+    "row_parallel_bound",
     "sample_bound",
     "schedule_bound",
+    "shard_qkv_bound",
     "sharded_cache_attention_bound",
     "softmax_bound",
     "speculative_loop_bound",
     "speculative_verify_bound",
+    "tied_gradients_bound",
     "token_accuracy_bound",
     "training_bytes_bound",
     "tree_positions_bound",
+    "vocab_parallel_cross_entropy_backward_bound",
     "vocab_parallel_cross_entropy_bound",
+    "vocab_parallel_embedding_bound",
     "write_kv_bound",
 ]
