@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -15,38 +14,16 @@ from oracles.reference.model_config import ModelConfig
 from oracles.reference.model_presets import device, preset
 from oracles.reference.units import of_unit
 
-DERIVED, FORMULA, EXERCISE, QUOTED, CONTRADICTED = "derived", "formula", "exercise", "quoted", "contradicted"
+from .costs_compression import int8_quantization, pruning
+from .published_figure import CONTRADICTED, EXERCISE, FORMULA, QUOTED, Figure, told
+
 GIB = 2**30
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One published line.
-
-    published, ours   as they are printed; published is "" for exercises, which have no printed answer
-    kind              derived: ours is the same, digit for digit; formula: both sides agree exactly on the values named; exercise: our
-                      answer; quoted: it cannot be derived; contradicted: our own count differs
-    reason            why a line is quoted or contradicted, or what an answer leaves out
-    """
-
-    section: str
-    what: str
-    published: str
-    ours: str
-    kind: str = DERIVED
-    reason: str = ""
-
-    @property
-    def good(self) -> bool:
-        """Whether the line is what its kind says it is."""
-        same = self.published == self.ours
-        return {DERIVED: same, FORMULA: self.ours == "holds", CONTRADICTED: not same and bool(self.reason),
-                QUOTED: bool(self.reason), EXERCISE: not self.published}[self.kind]  # fmt: skip
 
 
 def figures() -> list[Figure]:
     """All published lines, in the order of their sections."""
-    sections = (number_formats, training_memory, kv_cache, batched_decode, attention_traffic, scaling, decoding_and_pipelines)
+    sections = (number_formats, training_memory, kv_cache, batched_decode, attention_traffic, scaling, decoding_and_pipelines,
+                int8_quantization, pruning)
     return [figure for section in sections for figure in section()]
 
 
@@ -131,7 +108,7 @@ def training_memory() -> Iterator[Figure]:
     P, R = 1000, 8
     for stage, share in ((0, Fraction(2)), (1, Fraction(2)), (2, Fraction(2)), (3, Fraction(3))):
         holds = reference.zero_traffic(P, stage=stage, world=R) == share * P * (R - 1) / R
-        yield Figure(section, f"traffic of a rank and step, stage {stage} (P = {P}, R = {R})", f"{share}P(R-1)/R", _holds(holds),
+        yield Figure(section, f"traffic of a rank and step, stage {stage} (P = {P}, R = {R})", f"{share}P(R-1)/R", told(holds),
                      FORMULA)
     for stage, limit, reached in ((1, "4x", 16 / (4 + 12 / 8)), (2, "8x", 16 / (2 + 14 / 8))):
         yield Figure(section, f"ZeRO-{stage} saves", limit, f"{reached:.1f}x", CONTRADICTED, "the limit for many devices; ours: 8 devices")
@@ -184,7 +161,7 @@ def kv_cache() -> Iterator[Figure]:
     yield Figure(section, "does one such sequence fit beside them in 80 GB?", "", f"{'yes' if left >= 0 else 'no'}, {_gb(left, 2)} GB left",
                  EXERCISE, "scales of the weights, activations and workspaces left out")
     idle = [waste.paged_slots - waste.tokens for n in range(1, 65) for waste in [reference.paging_waste([n], block_size=16, max_length=64)]]
-    yield Figure(section, "waste of a sequence of 1 to 64 tokens in pages of 16", "< one page", _holds(max(idle) < 16), FORMULA)
+    yield Figure(section, "waste of a sequence of 1 to 64 tokens in pages of 16", "< one page", told(max(idle) < 16), FORMULA)
 
 
 # Decoding ----------------------------------------------------------------------------------------------------------------
@@ -223,10 +200,6 @@ def _gib(count: int, digits: int = 1) -> str:
 
 def _gb(count: int, digits: int = 1) -> str:
     return reference.show_bytes(count, "GB", digits=digits).removesuffix(" GB")
-
-
-def _holds(held: bool) -> str:
-    return "holds" if held else "fails"
 
 
 # Attention ---------------------------------------------------------------------------------------------------------------
@@ -274,13 +247,13 @@ def tiled_against_plain() -> tuple[int, int, float]:
 
 def scaling() -> Iterator[Figure]:
     section = "scaling"
-    yield Figure(section, "training FLOPs, N = 8e9, D = 15e12", "6 N D", _holds(reference.training_flops(8e9, 15e12) == 6 * 8e9 * 15e12),
+    yield Figure(section, "training FLOPs, N = 8e9, D = 15e12", "6 N D", told(reference.training_flops(8e9, 15e12) == 6 * 8e9 * 15e12),
                  FORMULA)
     for name, said in (("N", "0.076"), ("D", "0.095"), ("C", "0.050")):
         yield Figure(section, f"Kaplan exponent of {name}", said, f"{KAPLAN_EXPONENTS[name]:.3f}", QUOTED, "a fit to measurements")
     loss = 1.69 + 406.4 / 70e9**0.34 + 410.7 / 1.4e12**0.28
     yield Figure(section, "Chinchilla's loss at 70e9, 1.4e12", "1.69 + 406.4/N^0.34 + 410.7/D^0.28",
-                 _holds(reference.chinchilla_loss(70e9, 1.4e12) == loss), FORMULA, "the constants are a fit to measurements")
+                 told(reference.chinchilla_loss(70e9, 1.4e12) == loss), FORMULA, "the constants are a fit to measurements")
     yield Figure(section, "Chinchilla D = 20 N, 70B, T tokens", "1.4", f"{reference.chinchilla_tokens(70e9) / 1e12:.1f}")
     yield Figure(section, "GPT-3 175B wants, T tokens", "3.5", f"{reference.chinchilla_tokens(175e9) / 1e12:.1f}")
     yield Figure(section, "GPT-3 175B wants, T tokens, another line", "3.7", f"{reference.chinchilla_tokens(175e9) / 1e12:.1f}",
@@ -306,16 +279,16 @@ def decoding_and_pipelines() -> Iterator[Figure]:
     section = "speculation, pipelines, serving"
     p, q = np.array([0.5, 0.25, 0.25]), np.array([0.25, 0.25, 0.5])
     yield Figure(section, "acceptance of one step, dyadic p and q", "1 - TV(p, q)",
-                 _holds(float(reference.acceptance_rate(p, q)) == 1.0 - float(np.abs(p - q).sum()) / 2), FORMULA)
+                 told(float(reference.acceptance_rate(p, q)) == 1.0 - float(np.abs(p - q).sum()) / 2), FORMULA)
     a, k = 0.5, 3
     yield Figure(section, "tokens of a verification, a = 1/2, k = 3", "(1 - a^(k+1)) / (1 - a)",
-                 _holds(reference.expected_tokens(a, k) == (1 - a ** (k + 1)) / (1 - a)), FORMULA)
+                 told(reference.expected_tokens(a, k) == (1 - a ** (k + 1)) / (1 - a)), FORMULA)
     yield Figure(section, "DeepSeek-V3 predicts, tokens", "2", "", QUOTED, "its config's one head beside the main one (arXiv 2412.19437)")
     bubbles = all(reference.pipeline_bubble(s, m) == Fraction(s - 1, m + s - 1) for s in (1, 4, 8) for m in (1, 8, 32))
-    yield Figure(section, "idle share of GPipe and 1F1B, 1 to 8 stages", "(p - 1) / (m + p - 1)", _holds(bubbles), FORMULA)
+    yield Figure(section, "idle share of GPipe and 1F1B, 1 to 8 stages", "(p - 1) / (m + p - 1)", told(bubbles), FORMULA)
     times = reference.latency(queue=0.5, prefill=0.25, first_step=0.125, tpot=0.125, tokens=9)
-    yield Figure(section, "TTFT", "queue + prefill + first step", _holds(times.ttft == 0.5 + 0.25 + 0.125), FORMULA)
-    yield Figure(section, "TTLT, n = 9", "TTFT + (n - 1) TPOT", _holds(times.ttlt == times.ttft + 8 * 0.125), FORMULA)
+    yield Figure(section, "TTFT", "queue + prefill + first step", told(times.ttft == 0.5 + 0.25 + 0.125), FORMULA)
+    yield Figure(section, "TTLT, n = 9", "TTFT + (n - 1) TPOT", told(times.ttlt == times.ttft + 8 * 0.125), FORMULA)
     h200 = device("h200")
     ridge = reference.ridge_point(h200.flops_per_second, h200.bytes_per_second)
-    yield Figure(section, "ridge point of an H200", "peak FLOP/s / bandwidth", _holds(ridge == 989.5e12 / 4.8e12), FORMULA)
+    yield Figure(section, "ridge point of an H200", "peak FLOP/s / bandwidth", told(ridge == 989.5e12 / 4.8e12), FORMULA)

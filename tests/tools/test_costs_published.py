@@ -6,11 +6,13 @@ import math
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
 from oracles.reference.model_config import ModelConfig
-from oracles.tools import costs_published
-from oracles.tools.costs_published import CONTRADICTED, DERIVED, EXERCISE, FORMULA, QUOTED, Figure, figures
+from oracles.tools import costs_compression, costs_published
+from oracles.tools.costs_published import figures
+from oracles.tools.published_figure import CONTRADICTED, DERIVED, EXERCISE, FORMULA, QUOTED, Figure
 
 ALL = figures()
 of_kind = {kind: [f for f in ALL if f.kind == kind] for kind in (DERIVED, FORMULA, EXERCISE, QUOTED, CONTRADICTED)}
@@ -37,11 +39,12 @@ def test_no_line_stands_twice() -> None:
 
 
 def test_the_counts_of_lines_are_those_of_the_tables() -> None:
-    """12 + 11 of formats; 2 x 4 of caches by context; 9 x 4 of batched decode; 6 largest batches."""
+    """12 + 11 of formats; 2 x 4 of caches by context; 9 x 4 of batched decode; 6 largest batches; 4 x 2 of int8."""
     assert sum(f.section == "number formats" and f.kind == DERIVED for f in ALL) == 12 + 11
     assert sum(f.what.startswith("32 layers") for f in ALL) == 8
     assert sum(f.what.startswith("batch ") for f in ALL) == 36
     assert sum(f.what.startswith("largest batch") for f in ALL) == 6
+    assert sum(f.section == "int8 quantization" and f.kind == DERIVED for f in ALL) == 4 * 2
 
 
 @pytest.mark.parametrize("scale", [1.0, 1024.0])
@@ -67,6 +70,35 @@ def test_a_wrong_count_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(costs_published.reference, "kv_bytes", charged)
     assert any(not f.good for f in figures())
+
+
+# What is broken, and the section in which it shows.
+BROKEN: dict[str, tuple[str, Any, str]] = {
+    "codes that are cut off": ("quantize", np.trunc, "int8 quantization"),
+    "another seed": ("TorchStream", 1, "int8 quantization"),
+    "a threshold that stays": ("prune_magnitude", np.greater_equal, "pruning"),
+    "three of every four": ("prune_2_4", 3, "pruning"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_wrong_compression_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, how, section = BROKEN[fault]
+    right = getattr(costs_compression.reference, name)
+
+    def cut_off(x: Any, **options: Any) -> Any:
+        _, scale, zero = right(x, **options)
+        return how(np.asarray(x, np.float64) / scale).astype(np.int32), scale, zero
+
+    def at_the_threshold(weights: Any, **options: Any) -> Any:
+        flat = np.abs(np.concatenate([w.ravel() for w in weights])).astype(np.float64)
+        border = np.sort(flat)[int(options["sparsity"] * (flat.size - 1))]      # an order statistic, which stays itself
+        return [how(np.abs(w), border) for w in weights]
+
+    broken = {"quantize": cut_off, "TorchStream": lambda seed: right(seed + how), "prune_magnitude": at_the_threshold,
+              "prune_2_4": lambda w, axis: np.arange(w.shape[-1]) % 4 < how + 0 * w}[name]  # fmt: skip
+    monkeypatch.setattr(costs_compression.reference, name, broken)
+    assert any(not f.good for f in figures() if f.section == section)
 
 
 @pytest.mark.parametrize("figure", [
