@@ -13,7 +13,8 @@ from oracles.properties.declaration import UsageError
 from oracles.reference.costs_scaling import TOKENS_PER_PARAMETER
 
 from .costs_options import Config, DeviceName, Devices, Json, Model, accelerator, chosen, print_json, print_table
-from .costs_published import CONTRADICTED, Figure, figures
+from .costs_published import figures
+from .published_figure import CONTRADICTED, Figure
 from .rendering import console
 
 DAY = 86400.0
