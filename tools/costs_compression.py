@@ -76,8 +76,8 @@ def pruning() -> Iterator[Figure]:
     yield Figure(section, "layers pruned each by itself", "never empty", told(not emptied), FORMULA,
                  "a law where all magnitudes differ, two of them or more: the largest is above every quantile below 1")
     small = [*layers[:2], layers[2] * np.float32(2.0**-10)]
-    kept = [bool(mask.any()) for mask in reference.prune_magnitude(small, sparsity=0.9, scope="global", rule="quantile")]
-    yield Figure(section, "an output layer smaller than all else, 90 % global", "0 % stay", told(kept == [True, True, False]), FORMULA,
+    left = [bool(mask.any()) for mask in reference.prune_magnitude(small, sparsity=0.9, scope="global", rule="quantile")]
+    yield Figure(section, "an output layer smaller than all else, 90 % global", "0 % stay", told(left == [True, True, False]), FORMULA,
                  "no law of pruning by itself: 435 of the other 4,224 weights have to be larger")
     unsaid = "one training run, whose settings the figures do not give"
     yield from (Figure(section, what, said, "", QUOTED, unsaid) for what, said in OBSERVED)
