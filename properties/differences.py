@@ -236,6 +236,31 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
          "The token at it: callers who shift, and those who forgot."),
         ("equal logits", "The first: here, NumPy. Any: torch.argmax."),
     ),
+    "route": (
+        ("what is scored", "The softmax of all logits: here, the papers. Sigmoids with a bias: DeepSeek-V3's own (arXiv 2412.19437, "
+         "equation 15), another operation."),
+        ("one normalised gate", "1, and no gradient for the router: here. A point to know before training with k = 1 "
+         "(jingyaogong/minimind#858)."),
+        ("gates over their sum", "As asked: here. Always, the flag not passed on: a fault (flashinfer-ai/flashinfer#2889)."),
+    ),
+    "balance_loss": (
+        ("f over T or T k", "T k, so that balance costs 1: here, Switch with k = 1. T, so that it costs k: transformers until "
+         "huggingface/transformers#43775."),
+        ("padding", "Counts in neither factor: here. In both: Megatron-LM until NVIDIA/Megatron-LM#2121."),
+    ),
+    "balance_loss_backward": (
+        ("the coefficient", "A factor: here. A switch, or thrown away with the loss: faults (NVIDIA-NeMo/Automodel#1408)."),
+    ),
+    "moe_layer": (
+        ("who is dropped", "The last assignment in the order of choices, then tokens: here, GShard. The least probable one: an option of "
+         "some trainers, another operation."),
+        ("gates of what is left", "As they were: here, GShard. Raised to sum to 1 again: another operation."),
+    ),
+    "expert_parallel_backward": (
+        ("an expert's gradient over ranks", "Whole where the expert is, divided like any other: here. Divided by the expert's own replicas "
+         "only, and so too large by the number of ranks: faults (NVIDIA/Megatron-LM#5956, databricks/megablocks#20, "
+         "deepspeedai/DeepSpeed#6546, pytorch/pytorch#160285)."),
+    ),
     "quantize": (
         ("a half between two codes",
          "To even, then the zero point is added: here, ONNX Runtime's QuantizeLinear, PyTorch's fake quantization. To even of the sum "

@@ -134,6 +134,18 @@ SIGNATURES: dict[str, Signature] = {
         ("q", "k_shards", "v_shards", "indices"), ("interleave", "scale"), ("out", "lse"), lists=("k_shards", "v_shards")),
     "exchanged_norm_backward": Signature(
         ("dy_shards", "x_shards", "weight"), ("eps",), ("dx", "dweight"), lists=("dy_shards", "x_shards", "dx")),
+    "route": Signature(
+        ("logits",), ("k", "normalize", "bias"), ("ids", "gates"), integers=("ids",), kinds={"normalize": ("yes", "no")}),
+    "balance_loss": Signature(("probs", "ids"), ("mask",), ("loss",)),
+    "balance_loss_backward": Signature(("probs", "ids", "dloss"), ("mask",), ("dprobs",)),
+    "moe_layer": Signature(
+        ("x", "logits", "weights"), ("k", "normalize", "bias", "capacity"), ("out", "slots"), integers=("slots",),
+        kinds={"normalize": ("yes", "no")},
+    ),
+    "expert_parallel_backward": Signature(
+        ("x", "logits", "weights", "dout"), ("k", "normalize", "bias", "capacity"), ("dx", "dlogits", "dweights"),
+        kinds={"normalize": ("yes", "no")},
+    ),
     "quantize": Signature(
         ("x",), ("bits", "axis", "group", "symmetric", "scale", "zero"), ("q", "scale", "zero"), integers=("q", "zero"),
         choices={"bits": ("8", "4", "2")}, kinds={"symmetric": ("yes", "no")},

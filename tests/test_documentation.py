@@ -34,7 +34,10 @@ COSTS = ["parameter_count", "training_parts", "lora_bytes", "lora_parameters", "
          "steady_batch", "training_flops", "chinchilla_loss", "chinchilla_tokens", "chinchilla_split", "kaplan_ratio", "words",
          "pipeline_bubble", "zero_traffic", "in_unit", "of_unit", "show_bytes", "bootstrap_interval", "paired_permutation_test",
          "two_sample_law_test"]
-BESIDE = [*CACHES, *DECODING, *COMPRESSION, *COSTS, "online_softmax", "memory_traffic"]
+EXPERTS = ["expert_slots", "dispatch", "combine", "moe_layer_backward", "expert_parallel_layer", "route_backward", "balance_bias",
+           "expert_counts", "moe_swiglu", "moe_swiglu_backward", "moe_balance", "transformer_backward", "rms_norm_backward",
+           "swiglu_backward", "rope_backward", "embedding_backward", "decoder_loss", "decoder_gradients", "train_step"]
+BESIDE = [*EXPERTS, *CACHES, *DECODING, *COMPRESSION, *COSTS, "online_softmax", "memory_traffic"]
 
 
 def signature_in_the_contract(name: str) -> str:

@@ -4,8 +4,16 @@ from .attention import attention_bound, attention_packed_bound
 from .attention_backward import attention_backward_bound, attention_packed_backward_bound
 from .context_parallel import ring_attention_backward_bound, ring_attention_bound
 from .costs import kv_bytes_bound, model_flops_bound, token_accuracy_bound, training_bytes_bound
+from .decoder import decoder_bound
 from .distillation import distillation_loss_backward_bound, distillation_loss_bound
 from .exchanged_ranks import exchanged_norm_backward_bound, sharded_cache_attention_bound
+from .experts import (
+    balance_loss_backward_bound,
+    balance_loss_bound,
+    expert_parallel_backward_bound,
+    moe_layer_bound,
+    route_bound,
+)
 from .kv_cache import padded_positions_bound, write_kv_bound
 from .losses import (
     cross_entropy_backward_bound,
@@ -54,17 +62,21 @@ __all__ = [
     "attention_bound",
     "attention_packed_backward_bound",
     "attention_packed_bound",
+    "balance_loss_backward_bound",
+    "balance_loss_bound",
     "bucketed_all_reduce_bound",
     "clip_grad_norm_bound",
     "clip_grad_norm_sharded_bound",
     "column_parallel_bound",
     "cross_entropy_backward_bound",
     "cross_entropy_bound",
+    "decoder_bound",
     "dequantize_blockwise_bound",
     "dequantize_bound",
     "distillation_loss_backward_bound",
     "distillation_loss_bound",
     "exchanged_norm_backward_bound",
+    "expert_parallel_backward_bound",
     "filter_probabilities_bound",
     "flat_layout_bound",
     "gradual_masks_bound",
@@ -74,6 +86,7 @@ __all__ = [
     "merge_attention_bound",
     "mla_attention_bound",
     "model_flops_bound",
+    "moe_layer_bound",
     "mtp_loop_bound",
     "mtp_loss_bound",
     "next_token_targets_bound",
@@ -90,6 +103,7 @@ __all__ = [
     "ring_attention_backward_bound",
     "ring_attention_bound",
     "rope_bound",
+    "route_bound",
     "row_parallel_bound",
     "sample_bound",
     "schedule_bound",
