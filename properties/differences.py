@@ -6,6 +6,8 @@ vLLM 0.33.0 under Triton's interpreter; else in the report whose address is give
 
 from __future__ import annotations
 
+from .differences_ranks import RANK_DIFFERENCES
+
 # operation: (point, who answers what)
 DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
     "softmax": (
@@ -294,4 +296,5 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
     "gradual_masks": (
         ("what was pruned", "Stays pruned: here. Ranked anew at every step: schemes that let weights grow back, another operation."),
     ),
+    **RANK_DIFFERENCES,
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from .attention import attention, attention_scores, softmax_over_visible
 from .attention_backward import attention_backward
 from .attention_packed import attention_packed, attention_packed_backward
+from .collectives import Traffic, all_gather, all_reduce, all_to_all, broadcast, exchange, reduce_scatter
 from .context_all_to_all import all_to_all_attention, all_to_all_attention_backward
 from .context_parallel import ring_attention, ring_attention_backward
 from .costs_flops import attention_pairs, model_flops, utilisation
@@ -21,6 +22,7 @@ from .costs_scaling import (
     zero_traffic,
 )
 from .costs_serving import Latency, latency, queue_wait, steady_batch
+from .data_parallel import DataParallel, accumulate_gradients, bucketed_all_reduce, tied_gradients
 from .decoder_cache import ContiguousCache, DecoderCache, PagedCache, PagePool
 from .distillation import distillation_loss, distillation_loss_backward
 from .distilled_student import distilled_student
@@ -50,6 +52,7 @@ from .paging import BlockAllocator, OutOfBlocks
 from .paging_waste import PagingWaste, paging_waste
 from .pipeline_parallel import PipelineRun, pipeline_loss, pipeline_step, run_schedule
 from .pipeline_schedule import Schedule, schedule, schedule_limits
+from .placement import Mesh, Partial, Placed, PlacementError, Replicated, Shard
 from .prefix_salt import prefix_salt
 from .pruning import gradual_masks, prune_magnitude, prune_units
 from .pruning_2_4 import pack_2_4, prune_2_4, unpack_2_4
@@ -74,6 +77,14 @@ from .speculative_tree import tree_mask, tree_positions, verify_tree
 from .statistics import Interval, bootstrap_interval, paired_permutation_test, two_sample_law_test
 from .swiglu import swiglu
 from .swiglu_backward import swiglu_backward
+from .tensor_parallel import (
+    clip_grad_norm_sharded,
+    column_parallel,
+    norm_backward_sharded,
+    row_parallel,
+    shard_fused_qkv,
+    shard_qkv,
+)
 from .token_accuracy import token_accuracy
 from .token_automaton import draft_masks
 from .torch_stream import TorchStream
@@ -82,15 +93,27 @@ from .transformer import Decoder, transformer_forward, transformer_generate
 from .transformer_backward import transformer_backward
 from .units import in_unit, of_unit, show_bytes
 from .visibility import query_positions, visible_keys
+from .vocab_parallel import (
+    vocab_parallel_cross_entropy_backward,
+    vocab_parallel_embedding,
+    vocab_parallel_embedding_backward,
+    vocab_parallel_head,
+    vocab_parallel_head_backward,
+    vocab_shards,
+)
+from .zero import Zero
+from .zero_state import FlatBuffer, flat_layout
 
 __all__ = [
     "NF4",
     "AttentionTraffic",
     "BlockAllocator",
     "ContiguousCache",
+    "DataParallel",
     "DecodeStep",
     "Decoder",
     "DecoderCache",
+    "FlatBuffer",
     "FloatFormat",
     "Interval",
     "KVCache",
@@ -98,21 +121,33 @@ __all__ = [
     "Layout",
     "LossScaler",
     "MasterWeights",
+    "Mesh",
     "ModelConfig",
     "OutOfBlocks",
     "PagePool",
     "PagedCache",
     "PagingWaste",
     "ParameterCount",
+    "Partial",
     "PipelineRun",
+    "Placed",
+    "PlacementError",
     "QuantizedKVCache",
+    "Replicated",
     "Schedule",
+    "Shard",
     "TorchStream",
+    "Traffic",
     "Trained",
+    "Zero",
     "acceptance_rate",
+    "accumulate_gradients",
     "activation_bytes",
     "adamw_step",
     "advance",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
     "all_to_all_attention",
     "all_to_all_attention_backward",
     "apply_penalties",
@@ -127,11 +162,15 @@ __all__ = [
     "balance_loss",
     "balance_loss_backward",
     "bootstrap_interval",
+    "broadcast",
+    "bucketed_all_reduce",
     "cache_place",
     "chinchilla_loss",
     "chinchilla_split",
     "chinchilla_tokens",
     "clip_grad_norm",
+    "clip_grad_norm_sharded",
+    "column_parallel",
     "combine",
     "compile_json_schema",
     "compile_regex",
@@ -148,6 +187,7 @@ __all__ = [
     "distilled_student",
     "draft_masks",
     "embedding_backward",
+    "exchange",
     "exchanged_norm_backward",
     "expected_tokens",
     "expert_counts",
@@ -157,6 +197,7 @@ __all__ = [
     "filter_probabilities",
     "flash_attention",
     "flash_attention_backward",
+    "flat_layout",
     "forced_tokens",
     "fp8_quantize",
     "gradual_masks",
@@ -191,6 +232,7 @@ __all__ = [
     "mtp_positions",
     "next_token_targets",
     "nf4_quantize",
+    "norm_backward_sharded",
     "of_unit",
     "online_softmax",
     "pack_2_4",
@@ -213,6 +255,7 @@ __all__ = [
     "quantized_matmul",
     "query_positions",
     "queue_wait",
+    "reduce_scatter",
     "repeat_heads",
     "ridge_point",
     "ring_attention",
@@ -224,12 +267,15 @@ __all__ = [
     "rope_frequencies",
     "route",
     "route_backward",
+    "row_parallel",
     "run_schedule",
     "sample",
     "schedule",
     "schedule_limits",
     "self_speculate",
+    "shard_fused_qkv",
     "shard_positions",
+    "shard_qkv",
     "sharded_cache_attention",
     "show_bytes",
     "slot_mapping",
@@ -242,6 +288,7 @@ __all__ = [
     "steady_batch",
     "swiglu",
     "swiglu_backward",
+    "tied_gradients",
     "token_accuracy",
     "token_mask",
     "train_step",
@@ -262,6 +309,12 @@ __all__ = [
     "verify_tree",
     "visible_keys",
     "vocab_parallel_cross_entropy",
+    "vocab_parallel_cross_entropy_backward",
+    "vocab_parallel_embedding",
+    "vocab_parallel_embedding_backward",
+    "vocab_parallel_head",
+    "vocab_parallel_head_backward",
+    "vocab_shards",
     "words",
     "write_kv",
     "yarn_mscale",

@@ -116,7 +116,7 @@ def all_reduce(arrays: Sequence[ArrayLike], *, op: Op = "sum", algorithm: Algori
     (array([4., 7.]), 2, (16, 16))
 
     Floats come back as float64, integers as int64; bytes are counted in the format given. Raises ValueError for no ranks, shapes that
-    differ, an unknown op or algorithm. Error bound: `properties.bounds.collectives.reduced_bound`.
+    differ, an unknown op or algorithm. Error bound: `properties.bounds.parallel.reduced_bound`.
     Source: Patarasu and Yuan 2009 (doi 10.1016/j.jpdc.2008.09.002); the tree: Thakur, Rabenseifner and Gropp 2005
     (doi 10.1177/1094342005051521).
     """

@@ -143,7 +143,7 @@ def norm_backward_sharded(
     >>> dw
     [array([4.]), array([4.])]
 
-    Raises ValueError for shapes that do not fit and for another word. Error bound: `properties.bounds.tensor_parallel.norm_backward_bound`.
+    Raises ValueError for shapes that do not fit and for another word. Error bound: `properties.bounds.norm_backward_sharded_bound`.
     Source: Zhang and Sennrich 2019 (arXiv 1910.07467); Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2.
     """
     x = [arguments.widen(f"x_shards[{r}]", a, ndim=3) for r, a in enumerate(_some("x_shards", x_shards))]

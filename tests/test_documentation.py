@@ -37,7 +37,9 @@ COSTS = ["parameter_count", "training_parts", "lora_bytes", "lora_parameters", "
 EXPERTS = ["expert_slots", "dispatch", "combine", "moe_layer_backward", "expert_parallel_layer", "route_backward", "balance_bias",
            "expert_counts", "moe_swiglu", "moe_swiglu_backward", "moe_balance", "transformer_backward", "rms_norm_backward",
            "swiglu_backward", "rope_backward", "embedding_backward", "decoder_loss", "decoder_gradients", "train_step"]
-BESIDE = [*EXPERTS, *CACHES, *DECODING, *COMPRESSION, *COSTS, "online_softmax", "memory_traffic"]
+RANKS = ["all_to_all", "exchange", "broadcast", "shard_fused_qkv", "vocab_shards", "vocab_parallel_embedding_backward", "vocab_parallel_head",
+         "vocab_parallel_head_backward", "DataParallel"]
+BESIDE = [*RANKS, *EXPERTS, *CACHES, *DECODING, *COMPRESSION, *COSTS, "online_softmax", "memory_traffic"]
 
 
 def signature_in_the_contract(name: str) -> str:

@@ -193,7 +193,7 @@ def vocab_parallel_cross_entropy_backward_bound(
     return {"dshards": np.stack(np.split(whole["dlogits"], len(parts), axis=-1))}
 
 
-def norm_backward_bound(
+def norm_backward_sharded_bound(
     arithmetic: ResolvedArithmetic, x_shards: Sequence[ArrayLike], weight: ArrayLike, dout_shards: Sequence[ArrayLike], *,
     eps: float = 1e-6, sharded: str,
 ) -> dict[str, Float64]:  # fmt: skip
@@ -206,7 +206,7 @@ def norm_backward_bound(
 
     >>> from oracles.properties import Arithmetic
     >>> a, ones = Arithmetic().resolve("float32"), np.ones((1, 1, 2))
-    >>> bool(norm_backward_bound(a, [ones], np.ones(2), [ones], sharded="heads")["dweight.0"].max() < 4e-6)
+    >>> bool(norm_backward_sharded_bound(a, [ones], np.ones(2), [ones], sharded="heads")["dweight.0"].max() < 4e-6)
     True
     """
     r = roundings(arithmetic)

@@ -335,7 +335,11 @@ SHARED = {law.name for law in operation_named("attention").laws} & {law.name for
 
 
 # Operations whose laws are shown to fail in a file of their own, which sees to it that none is left out.
-ELSEWHERE = {**dict.fromkeys(("kv_bytes", "training_bytes", "model_flops", "token_accuracy"), "test_costs_laws_can_fail.py"),
+ELSEWHERE = {**dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather", "bucketed_all_reduce", "accumulate_gradients", "tied_gradients",
+                              "flat_layout", "column_parallel", "row_parallel", "shard_qkv", "vocab_parallel_embedding",
+                              "vocab_parallel_cross_entropy_backward", "norm_backward_sharded", "clip_grad_norm_sharded"),
+                             "test_parallel_laws_can_fail.py"),
+             **dict.fromkeys(("kv_bytes", "training_bytes", "model_flops", "token_accuracy"), "test_costs_laws_can_fail.py"),
              **dict.fromkeys(("filter_probabilities", "apply_penalties", "sample", "speculative_verify", "tree_positions",
                               "speculative_loop", "mtp_loop", "mtp_loss"), "test_decoding_laws_can_fail.py"),
              **dict.fromkeys(("quantize", "dequantize", "quantized_matmul", "dequantize_blockwise",

@@ -163,7 +163,11 @@ def textbook_as_subject(operation: str, **declared: Any) -> Any:
 
 
 # Operations whose textbook is a module of its own, shown to be right in another file.
-OTHER_TEXTBOOKS = {**dict.fromkeys(("kv_bytes", "training_bytes", "model_flops", "token_accuracy"), "test_metrics_zoo.py"),
+OTHER_TEXTBOOKS = {**dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather", "bucketed_all_reduce", "accumulate_gradients",
+                                    "tied_gradients", "flat_layout", "column_parallel", "row_parallel", "shard_qkv",
+                                    "vocab_parallel_embedding", "vocab_parallel_cross_entropy_backward", "norm_backward_sharded",
+                                    "clip_grad_norm_sharded"), "test_parallel_zoo.py"),
+                   **dict.fromkeys(("kv_bytes", "training_bytes", "model_flops", "token_accuracy"), "test_metrics_zoo.py"),
                    **dict.fromkeys(("filter_probabilities", "apply_penalties", "sample", "speculative_verify", "tree_positions",
                                     "speculative_loop", "mtp_loop", "mtp_loss"), "test_decoding_zoo.py"),
                    **dict.fromkeys(("quantize", "dequantize", "quantized_matmul", "dequantize_blockwise", "prune_magnitude", "prune_2_4",
