@@ -28,12 +28,16 @@ TAGS = {dtype.name: tag for tag, dtype in safetensors_file.DTYPES.items()}
 READERS = Path(__file__).with_name("readers")
 OBJECTS: dict[str, tuple[str, ...]] = {
     "block_allocator": ("BlockAllocator",), "token_mask": ("compile_regex", "token_mask", "advance"),
+    "torch_stream": ("TorchStream",),
 }  # fmt: skip
 # What the oracle leaves open, or the calls need besides.
 NOTES = {
     "block_allocator": "Which block is given is part of the answer: free blocks in the order in which they fell free, at first 0, 1, 2, ….",
     "token_mask": 'States go by number: 0 is the start, and each `advance` that is allowed makes the next number, whether or not the state '
                   'was there before. Answer `advance` with `{"state": its number, "mask": the mask there}`.',
+    "torch_stream": 'Answer `randn` and `rand` with nested lists of their float32 numbers. `digest` draws as `randn` does: answer it with '
+                    '`{"sha256": {"bytes": hexadecimal digits of the SHA-256 of the little-endian numbers in C order}, "first": the first '
+                    '16 of them, "last": the last 16}`.',
 }  # fmt: skip
 
 

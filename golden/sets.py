@@ -21,6 +21,7 @@ from .packed_cases import attention_packed_backward_cases, attention_packed_case
 from .quantization_cases import dequantize_cases, quantize_cases, quantized_matmul_cases
 from .row_cases import log_sum_exp_cases, merge_attention_cases, softmax_cases
 from .trace_cases import function_traces, object_traces
+from .trace_stream import stream_traces
 from .traces import Trace
 
 
@@ -60,4 +61,4 @@ SETS: tuple[GoldenSet, ...] = (
 
 def trace_questions() -> list[Trace]:
     """The calls of every exact case, without answers."""
-    return [*function_traces(), *object_traces(), *compression_traces(), *count_traces(), *loop_traces()]
+    return [*function_traces(), *object_traces(), *compression_traces(), *count_traces(), *loop_traces(), *stream_traces()]

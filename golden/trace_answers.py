@@ -8,6 +8,7 @@ from typing import Any
 
 from oracles import reference
 
+from .trace_stream import digest
 from .traces import Step, Trace
 
 
@@ -84,4 +85,13 @@ def _guide(trace: Trace) -> list[Step]:
     return [_answered(calls[step.call], step) for step in trace.steps]
 
 
-OBJECTS: dict[str, Callable[[Trace], list[Step]]] = {"block_allocator": _pool, "token_mask": _guide}
+def _stream(trace: Trace) -> list[Step]:
+    stream = reference.TorchStream(**trace.arguments)
+    calls: dict[str, Callable[..., Any]] = {
+        "randn": lambda shape: stream.randn(*shape), "rand": lambda shape: stream.rand(*shape),
+        "digest": lambda shape: digest(stream.randn(*shape)),
+    }  # fmt: skip
+    return [_answered(calls[step.call], step) for step in trace.steps]
+
+
+OBJECTS: dict[str, Callable[[Trace], list[Step]]] = {"block_allocator": _pool, "token_mask": _guide, "torch_stream": _stream}

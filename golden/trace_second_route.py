@@ -15,6 +15,7 @@ import numpy as np
 
 from . import trace_compression, trace_counts, trace_loops
 from .trace_pool import Pool
+from .trace_stream import Stream
 from .traces import Step, Trace
 
 
@@ -25,6 +26,9 @@ def second_answers(trace: Trace) -> list[Step]:
         return [pool.answered(step) for step in trace.steps]
     if trace.operation == "token_mask":
         return _guide(trace)
+    if trace.operation == "torch_stream":
+        stream = Stream(**trace.arguments)
+        return [stream.answered(step) for step in trace.steps]
     return [Step(step.call, step.arguments, _FUNCTIONS[step.call](**step.arguments)) for step in trace.steps]
 
 

@@ -95,6 +95,35 @@ def test_a_guide_that_ignores_dead_ends_is_seen(monkeypatch: pytest.MonkeyPatch)
     assert differing(of("token_mask")) == ["no-way-on", "eos-as-text"]
 
 
+def test_a_stream_without_fused_multiply_adds_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a few numbers none may be another then; of 81,920 some are."""
+    def plain(a, b, c):
+        return (a * b + c).astype(np.float32)
+
+    monkeypatch.setattr("oracles.reference.torch_stream._fma", plain)
+    assert differing(of("torch_stream")) == ["the-int8-table"]
+
+
+def test_a_stream_that_drops_the_second_of_a_pair_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = reference.TorchStream._one
+
+    def dropping(self):
+        self._second = None
+        return right(self)
+
+    monkeypatch.setattr(reference.TorchStream, "_one", dropping)
+    assert "the-second-of-a-pair-is-kept" in differing(of("torch_stream"))
+
+
+def test_the_draws_of_the_published_table_are_those_pytorch_gave() -> None:
+    """SHA-256 of torch.manual_seed(0), randn(256, 256), randn(256, 64) under PyTorch 2.13.0 on a CPU with AVX2."""
+    (trace,) = (t.answered(second_answers) for t in of("torch_stream") if t.case == "the-int8-table")
+    assert [step.answer["sha256"].hex() for step in trace.steps] == [
+        "33e5e1492edd7110d7f1a65492cbc485924cb2dc9343099bd01121af5e47a0e7",
+        "b8e48953087f7427ab20f8b2d5880039a662bd6b3351f4523c928d91d6836379",
+    ]  # fmt: skip
+
+
 def test_every_kind_of_value_is_read_back() -> None:
     given = {"array": np.float32([[0.1, np.inf], [-0.0, 2.0**-149]]), "narrow": reference.FloatFormat("bfloat16").cast([1.5]),
              "flags": np.asarray([True, False]), "number": 0.1, "whole": 3, "none": None, "bytes": b"\0x", "list": [1, None, "a"],
