@@ -30,11 +30,12 @@ def ring_attention_bound(arithmetic: ResolvedArithmetic, q_shards: Sequence[Arra
     2 R where a rank holds two parts)
 
         e = u (2 log_ulps + 8) (M + 1) + 2 exp_cost,   M = max |s| + ln n of the row's visible keys
-        |error of out| += (e^(2 K e) - 1 + g(8 K, u)) sum_j p_j |v_j|          lse: += K e
+        |error of out| += (e^(2 K e) - 1) sum_j p_j |v_j| + g(8 K, u) max_j |v_j|          lse: += K e
 
     A merge rounds both log-sum-exps and their difference, which are at most M, takes exp twice and a logarithm once, in any of the
-    forms in use (weights over their sum; a sigmoid of the difference): its weights are off by e, and so is what normalises them. The
-    sum of p |v| is what the weighted |out| of the parts cannot exceed. Then the roundings of `out` and `lse`.
+    forms in use: its weights are off by e, and so is what normalises them; the sum of p |v| is what the weighted |out| of the parts
+    cannot exceed. The roundings of out itself are of the parts as they are, whatever they weigh, where they are merged by a sigmoid of
+    the difference, out - sigmoid(lse_b - lse) (out - out_b). Then the roundings of `out` and `lse`.
 
     >>> from oracles.properties import Arithmetic
     >>> one = np.ones((1, 1, 1, 1), np.float32)
@@ -104,7 +105,8 @@ def with_merges(r: Roundings, f: Forward, merges: float) -> Forward:
     e = merges * (r.elementwise.u * (2.0 * r.declared.log_ulps + 8.0) * (M + 1.0) + 2.0 * r.exp_cost)
     size = f.w.p @ np.abs(f.v)                                                  # (B, Hkv, R, Dv)
     with np.errstate(over="ignore"):                                            # then the bound is inf
-        out = np.where(size > 0.0, (np.expm1(2.0 * e) + float(g(8.0 * merges, r.rescale_u))) * size, 0.0)
+        out = np.where(size > 0.0, np.expm1(2.0 * e) * size, 0.0)
+    out = out + float(g(8.0 * merges, r.rescale_u)) * np.abs(f.v).max(axis=2, keepdims=True, initial=0.0)
     out = np.where(anything, f.out_bound + (1.0 + r.out.u) * out + merges * r.elementwise.eta, f.out_bound)
     lse = np.where(anything, f.lse_bound + (1.0 + r.lse.u) * e, f.lse_bound)
     return replace(f, out_bound=out, lse_bound=lse)

@@ -58,7 +58,7 @@ def of_two_replicas(piece: int, i: int, saved: list[list[Saved]], weights: list[
         source=f"{GITHUB}/NVIDIA/Megatron-LM/issues/7452")
 def gathered_elsewhere(x: Any, targets: Any, lengths: Any, weights: Any, *, kind: str, microbatch_size: int, chunks: int = 1,
                        accumulation: int = 1, dropout_mask: Any = None, dropout_p: float = 0.0) -> Step:  # fmt: skip
-    """Activations saved in halves are gathered over another group of ranks before they are used again: half of them is another replica's."""
+    """Activations saved in halves are gathered over another group of ranks when they are used again: half is another replica's."""
     return textbook.pipeline_step(x, targets, lengths, weights, kind=kind, microbatch_size=microbatch_size, accumulation=accumulation,
                                   dropout_mask=dropout_mask, dropout_p=dropout_p, recompute=of_two_replicas)
 
