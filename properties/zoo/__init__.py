@@ -50,6 +50,8 @@ ZOO_MODULES: dict[str, tuple[str, ...]] = {
     "variants_loss_scaling": ("mixed-precision",),
     "master_weights": ("mixed-precision",),
     "variants_master_weights": ("mixed-precision",),
+    "experts": ("expert-parallel",),
+    "variants_experts": ("expert-parallel",),
     "pipeline_parallel": ("pipeline-parallel",),
     "variants_pipeline": ("pipeline-parallel",),
     "context_parallel": ("context-parallel",),

@@ -175,6 +175,8 @@ OTHER_TEXTBOOKS = {**dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather"
                    **dict.fromkeys(("next_token_targets", "cross_entropy", "cross_entropy_backward", "vocab_parallel_cross_entropy",
                                     "distillation_loss", "distillation_loss_backward",
                                     "adamw_step", "clip_grad_norm", "master_weight_step"), "test_training_zoo.py"),
+                   **dict.fromkeys(("route", "balance_loss", "balance_loss_backward", "moe_layer", "expert_parallel_backward"),
+                                   "test_experts_zoo.py"),
                    "paged_attention": "test_caches.py", "mla_attention": "test_caches.py",
                    "rope": "test_rope_zoo.py", "write_kv": "test_rope_zoo.py", "padded_positions": "test_rope_zoo.py"}
 IN_THE_TEXTBOOK = [operation for operation in SIGNATURES if operation not in OTHER_TEXTBOOKS]
