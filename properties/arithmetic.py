@@ -19,6 +19,7 @@ class Arithmetic:
     scores          format in which scores are stored before the softmax; None: `accumulate`
     lse             format of the returned log-sum-exp; None: float64 for float64 inputs, else float32
     gradient        format in which partial gradients are kept between blocks; None: `accumulate`
+    moments         format of the moments that an optimizer is given and returns; None: `out`
     phases          format in which rotary embedding computes frequencies, angles, sines and cosines; None: `elementwise`
     gradient_blocks how many partial gradients of that format are added at most (matters only with `gradient`)
     projected       format in which latent attention stores what it makes with w_uk and w_uv: keys and values, or the queries and
@@ -49,6 +50,7 @@ class Arithmetic:
     scores: str | None = None
     lse: str | None = None
     gradient: str | None = None
+    moments: str | None = None
     phases: str | None = None
     gradient_blocks: int = 1
     projected: str | None = None
@@ -90,6 +92,7 @@ class Arithmetic:
         chosen["scores"] = chosen["scores"] or chosen["accumulate"]
         chosen["gradient"] = chosen["gradient"] or chosen["accumulate"]
         chosen["projected"] = chosen["projected"] or chosen["accumulate"]
+        chosen["moments"] = chosen["moments"] or chosen["out"]
         chosen["phases"] = chosen["phases"] or chosen["elementwise"]
         return ResolvedArithmetic(inputs=dtype, **chosen)
 
@@ -113,6 +116,7 @@ class ResolvedArithmetic:
     scores: str
     lse: str
     gradient: str
+    moments: str
     phases: str
     gradient_blocks: int
     projected: str
@@ -134,7 +138,7 @@ class ResolvedArithmetic:
         return replace(Arithmetic().resolve("float64"), inputs=self.inputs)
 
 
-FORMAT_FIELDS = ("out", "accumulate", "elementwise", "probabilities", "scores", "lse", "gradient", "phases", "projected")
+FORMAT_FIELDS = ("out", "accumulate", "elementwise", "probabilities", "scores", "lse", "gradient", "moments", "phases", "projected")
 
 PRESETS: dict[str, Arithmetic] = {
     # What holds when nothing is declared: float32 inside (float64 for float64), output in the input's format.

@@ -93,6 +93,16 @@ CONVENTIONS: dict[str, Convention] = {
     "bias_correction": Convention(
         ("on", "off"), "the moments are divided by 1 - beta^step, or used as they are", ("adamw_step",),
     ),
+    "adam_eps": Convention(
+        ("outside", "inside", "uncorrected"), "lr m^ is divided by sqrt(v^) + eps (Kingma and Ba 2015, algorithm 1; PyTorch), by "
+        "sqrt(v^ + eps) (optax's eps_root), or by sqrt(v^) + eps / sqrt(1 - beta2^step), which is adding eps to the root of the moment "
+        "before it is corrected (the epsilon hat before their section 2.1; Keras)", ("adamw_step",),
+    ),
+    "decay": Convention(
+        ("old", "new", "without_lr"), "lr weight_decay of the parameter as it was is taken off (PyTorch, optax), or of the parameter as "
+        "the step left it, or weight_decay of it, whatever lr (Loshchilov and Hutter 2019, algorithm 2, with a schedule of 1)",
+        ("adamw_step",),
+    ),
     "all_ignored": Convention(
         ("zero", "nan"), "the mean over no target, all of them being ignored or of weight 0: 0, or NaN; the gradient of targets of "
         "weight 0: 0, or NaN", ("cross_entropy", "cross_entropy_backward", "vocab_parallel_cross_entropy", "distillation_loss"),

@@ -65,12 +65,17 @@ INTEGER, BOOLEAN = "integer", "bool"
 
 
 def result_format(signature: Signature, name: str, arithmetic: ResolvedArithmetic) -> str:
-    """The format in which a result is returned: `lse` for log-sum-exps, `out` for other numbers; `INTEGER` means any integer dtype."""
+    """The format in which a result is returned: `lse` for log-sum-exps, `moments` for those, `out` for other numbers.
+
+    `INTEGER` means any integer dtype.
+    """
     whole = whole_name(name)
     if whole in signature.integers:
         return INTEGER
     if whole in signature.booleans:
         return BOOLEAN
+    if whole in signature.moments:
+        return arithmetic.moments
     return arithmetic.lse if whole == "lse" else arithmetic.out
 
 

@@ -92,6 +92,7 @@ class Run:
 
     def finished(self, case: Case) -> Case:
         """The case as this subject's conventions and formats want it."""
+        case = self._with_moments(case)
         poisoned = tuple(case.notes.get("poisoned", ("k", "v")))
         if case.notes.get("poison") is None or not set(poisoned) <= set(case.arrays):
             return case
@@ -99,6 +100,15 @@ class Run:
         arithmetic = self.subject.declaration.arithmetic.resolve(self.operation.input_format(case))
         narrowest = min(FloatFormat(name).max for name in (arithmetic.accumulate, arithmetic.elementwise))
         return _tamed(case, narrowest if narrowest < FloatFormat(arithmetic.inputs).max else np.inf, spread, poisoned)
+
+    def _with_moments(self, case: Case) -> Case:
+        """The case with an optimizer's moments in the format that the subject keeps them in."""
+        names = [name for name in self.operation.signature.moments if name in case.arrays]
+        if not names:
+            return case
+        wanted = FloatFormat(self.subject.declaration.arithmetic.resolve(self.operation.input_format(case)).moments)
+        return case.with_arrays(**{name: wanted.cast(case.arrays[name].astype(np.float64)) for name in names
+                                   if case.arrays[name].dtype.name != wanted.name})  # fmt: skip
 
 
 def begin(operation: Operation, subject: Subject, laws: tuple[str, ...] | None = None) -> Run:

@@ -16,6 +16,7 @@ class Signature:
     laid_out    arrays (arguments and results) whose axes are (B, H, L, D), reordered for a subject of another layout
     integers    results that are token ids, counts or codes, in any integer dtype; booleans: results that are masks
     choices     options without a default that take one of a few values; a subject without such an argument says which it means
+    moments     arguments and results that are an optimizer's moments, which may have a format of their own
     lists       arguments and results that are lists of arrays, one array of a case for each member: see `array_lists`
     kinds       options that are records: the kinds there are, "none" for None, of which a subject may take some only; and options
                 of few values that have a default
@@ -27,6 +28,7 @@ class Signature:
     laid_out: tuple[str, ...] = ()
     integers: tuple[str, ...] = ()
     booleans: tuple[str, ...] = ()
+    moments: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -94,7 +96,7 @@ SIGNATURES: dict[str, Signature] = {
     ),
     "token_accuracy": Signature(("logits", "tokens"), ("ignore_index",), ("right", "counted"), integers=("right", "counted")),
     "adamw_step": Signature(
-        ("param", "grad", "m", "v"), ("step", "lr", "beta1", "beta2", "eps", "weight_decay"), ("param", "m", "v")),
+        ("param", "grad", "m", "v"), ("step", "lr", "beta1", "beta2", "eps", "weight_decay"), ("param", "m", "v"), moments=("m", "v")),
     "clip_grad_norm": Signature(("grads",), ("max_norm",), ("grads", "norm"), lists=("grads",)),
     "master_weight_step": Signature(
         ("grad", "master", "m", "v"),

@@ -22,7 +22,8 @@ def adamw_step(
         param' = param (1 - lr weight_decay) - lr m^ / (sqrt(v^) + eps)
 
     eps stands outside the root and is not scaled by the bias correction (aiqm/torchani#261); the decay multiplies the
-    parameter as it was, not as it became (huggingface/transformers#14539), and enters neither m nor v. Where v^ and eps are both
+    parameter as it was, not as it became (huggingface/transformers#14539), and enters neither m nor v. It is lr weight_decay, as
+    PyTorch and optax have it; the paper's is weight_decay times the schedule alone. Where v^ and eps are both
     0 nothing moves: m^ / 0 counts as 0 for m^ = 0, as inf else. NaN in a gradient makes its element NaN.
 
     >>> p, m, v = adamw_step([1.0], [0.5], [0.0], [0.0], step=1, lr=0.125, beta1=0.5, beta2=0.75, eps=0.0, weight_decay=0.5)

@@ -25,7 +25,7 @@ from .merge import merge_attention_bound
 from .mixed_precision import master_weight_step_bound
 from .mla import mla_attention_bound
 from .mtp import mtp_loss_bound
-from .optimizers import adamw_step_bound, clip_grad_norm_bound
+from .optimizers import adamw_step_bound, clip_grad_norm_bound, decayed_bound
 from .paged_attention import paged_attention_bound
 from .parallel import (
     accumulate_gradients_bound,
@@ -70,6 +70,7 @@ __all__ = [
     "column_parallel_bound",
     "cross_entropy_backward_bound",
     "cross_entropy_bound",
+    "decayed_bound",
     "decoder_bound",
     "dequantize_blockwise_bound",
     "dequantize_bound",

@@ -19,11 +19,11 @@ _OWN = 2.0**-53
 
 def adamw_step_bound(
     arithmetic: ResolvedArithmetic, param: ArrayLike, grad: ArrayLike, m: ArrayLike, v: ArrayLike, *, step: int, lr: float, beta1: float,
-    beta2: float, eps: float, weight_decay: float, grad_error: float = 0.0,
+    beta2: float, eps: float, weight_decay: float, grad_error: float = 0.0, eps_corrected: bool = False,
 ) -> dict[str, Float64]:  # fmt: skip
     """How far a legal step may be from the exact one: {"param", "m", "v"}, the shape of param.
 
-        a moment   M = u (4 (b |m| + (1 - b) |g|) + (b + 3 (1 - b)) (|m| + |g|)),  of v with g^2 for g, then one rounding of `out`
+        a moment   M = u (4 (b |m| + (1 - b) |g|) + (b + 3 (1 - b)) (|m| + |g|)),  of v with g^2 for g, then one rounding of `moments`
         1 - b^t    C = (b (1 + u))^t - b^t + 4 u b^t + u (1 - b^t)
         m^, v^     (M + |m'| C / c) / (c - C) + 4 u |m^|,   c = 1 - b^t
         the root   R = min(sqrt(V), V / sqrt(v^)) + 3 u sqrt(v^)
@@ -33,7 +33,8 @@ def adamw_step_bound(
     The numbers lr, betas, eps, weight_decay may be rounded to the format that is computed in, as kernels take them: 1 - beta
     then has an absolute error of u, which is the large term for beta2 near 1. The moment as lerp, m + (1 - b)(g - m), is
     covered, and so are lr / c, sqrt(v) / sqrt(c) + eps, and one division by the product. inf where v may overflow.
-    grad_error: how far, relative to themselves, the gradients that are stepped with may be from those given.
+    grad_error: how far, relative to themselves, the gradients that are stepped with may be from those given. eps_corrected: eps is
+    what becomes of another eps when it is divided by the root of 1 - b2^t, whose error C / (c - C) it shares.
 
     >>> from oracles.properties import Arithmetic
     >>> options = {"step": 1, "lr": 0.1, "beta1": 0.5, "beta2": 0.5, "eps": 1e-8, "weight_decay": 0.0}
@@ -45,10 +46,10 @@ def adamw_step_bound(
     p, grad, m, v = (arguments.widen(name, x) for name, x in (("param", param), ("grad", grad), ("m", m), ("v", v)))
     new_p, new_m, new_v = adamw_step(p, grad, m, v, step=step, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        m_error = r.out.bound(new_m, _moment(u, eta, beta1, np.abs(m), np.abs(grad)) + (1.0 - beta1) * grad_error * np.abs(grad))
+        m_error = r.moments.bound(new_m, _moment(u, eta, beta1, np.abs(m), np.abs(grad)) + (1.0 - beta1) * grad_error * np.abs(grad))
         square = grad * grad
         squared = (2.0 * u + grad_error * (2.0 + grad_error)) * square + eta
-        v_error = r.out.bound(new_v, _moment(u, eta, beta2, np.abs(v), square) + (1.0 - beta2) * squared)
+        v_error = r.moments.bound(new_v, _moment(u, eta, beta2, np.abs(v), square) + (1.0 - beta2) * squared)
         fits = (square < r.elementwise.largest) & (np.abs(new_v) < r.elementwise.largest)
         m_hat, m_hat_error = _corrected(u, eta, new_m, m_error, beta1, step)
         v_hat, v_hat_error = _corrected(u, eta, new_v, v_error, beta2, step)
@@ -56,6 +57,8 @@ def adamw_step_bound(
         root_error = np.minimum(np.sqrt(v_hat_error), v_hat_error / np.where(root > 0.0, root, 1e-300)) + 3.0 * u * root
         d = root + eps
         d_error = root_error + u * eps + 2.0 * u * d + eta
+        if eps_corrected:
+            d_error = d_error + eps * (_correction_error(u, beta2, step) + 2.0 * u)
         left = d - d_error
         q = np.where(d > 0.0, np.abs(m_hat) / np.where(d > 0.0, d, 1.0), 0.0)
         q_error = np.where(left > 0.0, (m_hat_error + q * d_error) / np.where(left > 0.0, left, 1.0) + 8.0 * u * q + 2.0 * eta, np.inf)
@@ -75,16 +78,32 @@ def _moment(u: float, eta: float, b: float, old: Float64, new: Float64) -> Float
 
 def _corrected(u: float, eta: float, moment: Float64, error: Float64, b: float, step: int) -> tuple[Float64, Float64]:
     """The bias-corrected moment and its error."""
+    c = 1.0 - b**step
+    relative = _correction_error(u, b, step)
+    hat = moment / c
+    if np.isinf(relative):
+        return hat, np.full_like(hat, np.inf)
+    hat_error = error * (1.0 + relative) / c + np.abs(hat) * (relative + 4.0 * u)
+    return hat, hat_error + np.minimum(eta, np.abs(hat) + hat_error)
+
+
+def _correction_error(u: float, b: float, step: int) -> float:
+    """C / (c - C): the relative error of a quotient by c = 1 - b^step; inf where nothing is known of it."""
     power = b**step
     c = 1.0 - power
     with np.errstate(over="ignore"):
         grown = float(np.exp(step * (np.log(b) + np.log1p(u)))) - power if b > 0.0 else 0.0
     c_error = max(grown, 0.0) + 4.0 * u * power + u * c
-    hat = moment / c
-    if not c_error < c:
-        return hat, np.full_like(hat, np.inf)
-    hat_error = (error + np.abs(hat) * c_error) / (c - c_error) + 4.0 * u * np.abs(hat)
-    return hat, hat_error + np.minimum(eta, np.abs(hat) + hat_error)
+    return c_error / (c - c_error) if c_error < c else float("inf")
+
+
+def decayed_bound(arithmetic: ResolvedArithmetic, error: Float64, param: Float64, taken: Float64) -> Float64:
+    """What a decay after the step adds to the error of a parameter: 4 u (|param| + 2 taken), taken the size of what is taken off.
+
+    The error holds one rounding of `out` already.
+    """
+    r = roundings(arithmetic)
+    return np.asarray(error + 4.0 * (r.elementwise.u + _OWN) * (np.abs(param) + 2.0 * taken) + 2.0 * r.elementwise.eta)
 
 
 def clip_grad_norm_bound(

@@ -63,6 +63,7 @@ class Roundings:
     scores: Rounding
     lse: Rounding
     gradient: Rounding
+    moments: Rounding
     phases: Rounding
     projected: Rounding
 
@@ -97,7 +98,7 @@ def roundings(arithmetic: ResolvedArithmetic) -> Roundings:
     return Roundings(
         a, inputs=plain(a.inputs), out=plain(a.out), accumulate=plain(a.accumulate, factor=2.0 if a.truncating else 1.0),
         elementwise=plain(a.elementwise), probabilities=plain(a.probabilities, a.elementwise), scores=plain(a.scores, a.elementwise),
-        lse=plain(a.lse), gradient=plain(a.gradient, a.accumulate), phases=plain(a.phases),
+        lse=plain(a.lse), gradient=plain(a.gradient, a.accumulate), moments=plain(a.moments), phases=plain(a.phases),
         projected=plain(a.projected, a.accumulate))
 
 

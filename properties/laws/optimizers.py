@@ -22,6 +22,7 @@ from .every_operation import (
 
 ARRAYS = ("param", "grad", "m", "v")
 NUMBERS = ("lr", "beta1", "beta2", "eps", "weight_decay")
+USUAL = {"bias_correction": "on", "adam_eps": "outside", "decay": "old"}
 
 
 def _number(case: Case, name: str) -> float:
@@ -41,9 +42,9 @@ def _fresh(case: Case) -> Case | None:
 def the_first_step_moves_by_the_learning_rate(trial: Trial) -> Judgement:
     """From moments of 0 the bias correction leaves m^ = g and v^ = g^2: the step is lr g / (|g| + eps). Allowed: the bound.
 
-    Only where the bias is corrected.
+    Only where the bias is corrected, eps stands outside the root, and the old parameter decays by lr.
     """
-    if trial.conventions["bias_correction"] != "on":
+    if any(trial.conventions[name] != usual for name, usual in USUAL.items()):
         return NOTHING
     case = trial.case
     p, g = (case.arrays[name].astype(np.float64) for name in ("param", "grad"))
@@ -60,10 +61,14 @@ def _without_gradient(case: Case) -> Case | None:
 
 @law(prepare=_without_gradient, every=2)
 def without_a_gradient_only_the_decay_is_left(trial: Trial) -> Judgement:
-    """With no gradient and no moments param becomes param (1 - lr weight_decay), and m and v stay 0. Allowed: the bound; of m and v 0."""
+    """With no gradient and no moments param becomes param (1 - lr weight_decay), and m and v stay 0. Allowed: the bound; of m and v 0.
+
+    param (1 - weight_decay) where that is declared.
+    """
     p = trial.case.arrays["param"].astype(np.float64)
     zero = np.zeros(p.shape)
-    wanted = {"param": p * (1.0 - _number(trial.case, "lr") * _number(trial.case, "weight_decay")), "m": zero, "v": zero}
+    rate = 1.0 if trial.conventions["decay"] == "without_lr" else _number(trial.case, "lr")
+    wanted = {"param": p * (1.0 - rate * _number(trial.case, "weight_decay")), "m": zero, "v": zero}
     return within(trial.answer, wanted, {"param": trial.allowed["param"], "m": zero, "v": zero})
 
 
@@ -73,8 +78,11 @@ def _no_rate(case: Case) -> Case | None:
 
 @law(prepare=_no_rate, every=3)
 def a_learning_rate_of_0_moves_nothing(trial: Trial) -> Judgement:
-    """With lr = 0 param keeps its bits, decay or not, while the moments go on. Allowed: 0."""
-    if "lr" not in trial.subject.declaration.coverage.arguments:
+    """With lr = 0 param keeps its bits, decay or not, while the moments go on. Allowed: 0.
+
+    Not where the decay is declared to know no lr.
+    """
+    if "lr" not in trial.subject.declaration.coverage.arguments or trial.conventions["decay"] == "without_lr":
         return NOTHING
     p = trial.case.arrays["param"].astype(np.float64)
     return within(trial.answer, {"param": p}, {"param": np.zeros(p.shape)})
@@ -84,10 +92,10 @@ def _powers_of_two(case: Case) -> Case | None:
     """Gradients that are powers of two, small whole parameters, numbers whose powers and roots are exact."""
     if not case.arrays["param"].size:
         return None
-    shape, dtype = case.arrays["param"].shape, case.arrays["param"].dtype
+    shape = case.arrays["param"].shape
     i = np.arange(int(np.prod(shape))).reshape(shape)
     arrays = {"param": i % 17 - 8, "grad": (1 - 2 * (i % 2)) * 2.0 ** (i % 5 - 2), "m": 0 * i, "v": 0 * i}
-    exact = case.with_arrays(**{name: np.asarray(x, np.float64).astype(dtype) for name, x in arrays.items()})
+    exact = case.with_arrays(**{name: np.asarray(x, np.float64).astype(case.arrays[name].dtype) for name, x in arrays.items()})
     return exact.with_options(step=1, lr=0.125, beta1=0.5, beta2=0.75, eps=0.0, weight_decay=0.5)
 
 

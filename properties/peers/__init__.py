@@ -96,6 +96,8 @@ PEER_MODULES: dict[str, str] = {
     "torch_foreach": "training",
     "torch_fused": "training",
     "torch_scaler_any_size": "training",
+    "optax": "optax",
+    "optax_eps_root": "optax",
     "onnxruntime": "quantization",
     "onnxruntime_dynamic": "quantization",
     "torch_quantize": "quantization",

@@ -104,6 +104,67 @@ def step_without_correction(
     return new.astype(param.dtype), m.astype(param.dtype), v.astype(param.dtype)
 
 
+@variant("adamw_step", id="adamw-eps-inside", family=FAMILY, conventions={"adam_eps": "inside"},
+         source="https://optax.readthedocs.io/en/latest/api/optimizers.html#optax.adamw")
+def step_with_eps_inside(
+    param: Any, grad: Any, m: Any, v: Any, *, step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """eps is added to the corrected second moment, before the root is taken, as optax has its eps_root, and this says so."""
+    g, m, v = moments(grad, m, v, beta1, beta2)
+    f = g.dtype.type
+    d = np.sqrt(v / f(1 - beta2**step) + f(eps))
+    new = working(param) * f(1 - lr * weight_decay) - f(lr) * (m / f(1 - beta1**step)) / _safe(d)
+    return new.astype(param.dtype), m.astype(param.dtype), v.astype(param.dtype)
+
+
+@variant("adamw_step", id="adamw-epsilon-hat", family=FAMILY, conventions={"adam_eps": "uncorrected"},
+         source="https://keras.io/api/optimizers/adam/")
+def step_with_epsilon_hat(
+    param: Any, grad: Any, m: Any, v: Any, *, step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """Both corrections are taken into the learning rate, in the format of the parameters, and eps is added to the bare root; it says so."""
+    g, m, v = moments(grad, m, v, beta1, beta2)
+    f = g.dtype.type
+    rate = f(lr) * np.sqrt(f(1) - f(beta2) ** f(step)) / (f(1) - f(beta1) ** f(step))
+    new = working(param) * f(1 - lr * weight_decay) - rate * m / _safe(np.sqrt(v) + f(eps))
+    return new.astype(param.dtype), m.astype(param.dtype), v.astype(param.dtype)
+
+
+@variant("adamw_step", id="adamw-decay-of-the-new-parameter", family=FAMILY, conventions={"decay": "new"},
+         source="https://github.com/huggingface/transformers/issues/14539")
+def step_that_decays_afterwards(
+    param: Any, grad: Any, m: Any, v: Any, *, step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """The decay multiplies what the move left, as transformers had it, and this says so."""
+    wide = [np.asarray(x, working(param).dtype) for x in (param, grad, m, v)]
+    new, new_m, new_v = step_as_in_the_book(*wide, step=step, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=0.0)
+    new = new * new.dtype.type(1 - lr * weight_decay)
+    return new.astype(param.dtype), new_m.astype(param.dtype), new_v.astype(param.dtype)
+
+
+@variant("adamw_step", id="adamw-decay-without-lr", family=FAMILY, conventions={"decay": "without_lr"},
+         source="https://arxiv.org/abs/1711.05101")
+def step_that_decays_by_itself(
+    param: Any, grad: Any, m: Any, v: Any, *, step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """The decay is not multiplied by the learning rate, as the paper has it with a schedule of 1, and this says so."""
+    wide = [np.asarray(x, working(param).dtype) for x in (param, grad, m, v)]
+    new, new_m, new_v = step_as_in_the_book(*wide, step=step, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=0.0)
+    new = new - new.dtype.type(weight_decay) * wide[0]
+    return new.astype(param.dtype), new_m.astype(param.dtype), new_v.astype(param.dtype)
+
+
+@variant("adamw_step", id="adamw-16-bit-parameters", family=FAMILY, dtypes=("bfloat16", "float16"),
+         arithmetic=Arithmetic(moments="float32"))
+def step_of_16_bit_parameters(
+    param: Any, grad: Any, m: Any, v: Any, *, step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """Parameters and gradients of 16 bits, moments of float32: the step is made in float32 and the parameters rounded once."""
+    new, new_m, new_v = step_as_in_the_book(param.astype(np.float32), grad.astype(np.float32), m, v, step=step, lr=lr, beta1=beta1,
+                                            beta2=beta2, eps=eps, weight_decay=weight_decay)  # fmt: skip
+    return new.astype(param.dtype), new_m, new_v
+
+
 # The clip ----------------------------------------------------------------------------------------------------------------
 
 def _clipped(grads: Any, max_norm: float, norm: Array, added: float) -> tuple[list[Array], Array]:

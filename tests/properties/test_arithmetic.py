@@ -29,6 +29,11 @@ def test_phases_follow_elementwise_unless_declared() -> None:
     assert Arithmetic(elementwise="bfloat16", phases="float32").resolve("float16").phases == "float32"
 
 
+def test_moments_have_the_format_of_the_parameters_unless_declared() -> None:
+    assert Arithmetic().resolve("bfloat16").moments == "bfloat16"
+    assert Arithmetic(moments="float32").resolve("bfloat16").moments == "float32"
+
+
 @pytest.mark.parametrize("name", FORMAT_FIELDS)
 def test_input_stands_for_the_format_of_the_inputs(name: str) -> None:
     assert getattr(Arithmetic(**{name: "input"}).resolve("bfloat16"), name) == "bfloat16"

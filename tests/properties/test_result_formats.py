@@ -11,12 +11,14 @@ from oracles.properties.laws.every_operation import _untouched
 from oracles.properties.operation import BOOLEAN, INTEGER, is_of_format, result_format
 from oracles.properties.signatures import SIGNATURES, Signature
 
-MIXED = Signature(("x",), (), ("out", "lse", "ids", "mask"), integers=("ids",), booleans=("mask",))
+MIXED = Signature(("x",), (), ("out", "lse", "ids", "mask", "m"), integers=("ids",), booleans=("mask",), moments=("m",))
 
 
-@pytest.mark.parametrize(("name", "wanted"), [("out", "bfloat16"), ("lse", "float32"), ("ids", INTEGER), ("mask", BOOLEAN)])
+@pytest.mark.parametrize(("name", "wanted"), [
+    ("out", "bfloat16"), ("lse", "float32"), ("ids", INTEGER), ("mask", BOOLEAN), ("m", "float32"),
+])  # fmt: skip
 def test_the_format_of_a_result_follows_from_its_kind(name: str, wanted: str) -> None:
-    assert result_format(MIXED, name, Arithmetic().resolve("bfloat16")) == wanted
+    assert result_format(MIXED, name, Arithmetic(moments="float32").resolve("bfloat16")) == wanted
 
 
 @pytest.mark.parametrize(("dtype", "wanted", "right"), [

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from oracles.properties import Arithmetic, check, subject
 from oracles.properties.operations import operation_named
-from oracles.reference import adamw_step
+from oracles.properties.report import FAILED
+from oracles.reference import FloatFormat, adamw_step
 
 from .test_decoding_laws_can_fail import failure
 
@@ -82,3 +84,37 @@ def test_a_step_without_correction_is_judged_as_declared() -> None:
     declared = {"conventions": {"bias_correction": "off"}}
     assert failure(A, "param_agrees_with_the_oracle", without_correction, declared) == ""
     assert failure(A, "param_agrees_with_the_oracle", right, declared)
+
+def of_16_bits(kept: str) -> Any:
+    """Parameters of bfloat16 stepped in float32, the moments kept in one format and returned in float32."""
+
+    @subject(A, dtypes=["bfloat16"], arithmetic=Arithmetic(moments="float32"))
+    def stepped(
+        param: Any, grad: Any, m: Any, v: Any, *, step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float
+    ) -> Any:  # fmt: skip
+        assert (param.dtype, grad.dtype, m.dtype, v.dtype) == (param.dtype, param.dtype, np.dtype("float32"), np.dtype("float32"))
+        new, *moments = right({"param": param, "grad": grad, "m": m, "v": v, "step": step, "lr": lr, "beta1": beta1, "beta2": beta2,
+                               "eps": eps, "weight_decay": weight_decay})  # fmt: skip
+        return FloatFormat("bfloat16").cast(new), *(FloatFormat(kept).round(x).astype(np.float32) for x in moments)
+
+    return stepped
+
+
+def test_moments_of_float32_beside_parameters_of_16_bits_are_held_to_float32() -> None:
+    assert check(A, of_16_bits("float32"), budget="quick").held
+    report = check(A, of_16_bits("bfloat16"), budget="quick", laws=("m_agrees_with_the_oracle", "v_agrees_with_the_oracle"))
+    assert [verdict.status for verdict in report.verdicts] == [FAILED, FAILED]
+
+
+def test_moments_of_another_format_than_declared_are_a_defect() -> None:
+    @subject(A, dtypes=["bfloat16"])
+    def stepped(
+        param: Any, grad: Any, m: Any, v: Any, *, step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float
+    ) -> Any:  # fmt: skip
+        results = right({"param": param, "grad": grad, "m": m, "v": v, "step": step, "lr": lr, "beta1": beta1, "beta2": beta2,
+                         "eps": eps, "weight_decay": weight_decay})  # fmt: skip
+        return FloatFormat("bfloat16").cast(results[0]), *(x.astype(np.float32) for x in results[1:])
+
+    (verdict,) = check(A, stepped, budget="quick", laws=("answers",)).verdicts
+    assert verdict.status == FAILED
+    assert "m: got dtype float32; want bfloat16" in verdict.reason

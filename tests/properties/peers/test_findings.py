@@ -37,7 +37,7 @@ FINDINGS = {
     # test_findings_of_serving.py
     "onnxruntime-rope-short-table", "jax-scatter-nan-bits", "deepseek-eager-softmax-in-float32", "transformers-speculative-zero-uniform",
     # test_training_peers.py
-    "torch-scale-of-0",
+    "torch-scale-of-0", "optax-clip-to-0",
     # test_guided_peers.py
     "outlines-core-after-match", "outlines-core-empty-token", "xgrammar-token-id", "llguidance-dead-end",
 }  # fmt: skip

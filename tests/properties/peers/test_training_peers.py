@@ -6,13 +6,15 @@ import pytest
 
 from oracles.properties import UsageError, check
 from oracles.properties.loading import load
-from oracles.properties.peers.training import PEERS
+from oracles.properties.peers import optax as optax_peers
+from oracles.properties.peers.training import PEERS as TORCH
 from oracles.properties.report import FAILED, HELD, NOT_COVERED
 from oracles.properties.stateful.checker import check_object
 from oracles.properties.stateful.scaler_laws import SCALER_LAWS
 
 pytestmark = pytest.mark.peers
 
+PEERS = {**TORCH, **optax_peers.PEERS}
 ALL = [(peer, operation) for peer, operations in PEERS.items() for operation in operations]
 
 
@@ -39,6 +41,24 @@ def test_a_mean_of_no_target_is_nan_in_pytorch_and_must_be_declared() -> None:
     (verdict,) = check("cross_entropy", undeclared, budget="quick", laws=("nothing_to_score_is_no_loss",)).verdicts
     assert verdict.status == FAILED
     assert "is nan, wanted 0" in verdict.reason
+
+
+def test_eps_inside_the_root_must_be_declared() -> None:
+    from oracles.properties.declaration import subject
+    from oracles.properties.peers.calls.optax import adamw_eps_root
+
+    undeclared = subject("adamw_step", framework="jax")(adamw_eps_root)
+    (verdict,) = check("adamw_step", undeclared, budget="quick", laws=("param_agrees_with_the_oracle",)).verdicts
+    assert verdict.status == FAILED
+
+
+def test_optax_clip_to_0() -> None:
+    import jax.numpy as jnp
+    import optax
+
+    clip = optax.clip_by_global_norm(0.0)
+    assert jnp.isnan(clip.update([jnp.zeros(1)], optax.EmptyState())[0][0]).all()
+    assert not jnp.isnan(clip.update([jnp.ones(1)], optax.EmptyState())[0][0]).any()
 
 
 def test_the_gradient_scaler_of_pytorch_keeps_the_laws() -> None:
