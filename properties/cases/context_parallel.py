@@ -32,6 +32,7 @@ REGIMES = ("normal", "integer_grid", "uneven", "peaked", "flat", "constant", "on
            "ascending", "descending")  # fmt: skip
 ROWS = 56
 LENGTHS = (1, 2, 3, 4, 6, 8, 16, 17, 33)                                        # tokens of one rank
+TOKENS = 72                                                                     # of all ranks together, in the table
 LOUD = 16.0                                                                     # how much larger padding is than what counts
 
 
@@ -65,6 +66,7 @@ CORNERS = (
     RingRecipe(R=8, n=8, B=1, Hkv=2, D=16, Dv=16, seed=7), RingRecipe(R=3, n=0, **_SMALL, seed=8),
     RingRecipe(R=8, n=1, **_SMALL, causal="bottom_right", seed=9), RingRecipe(R=4, n=2, **_SMALL, segments="one_token", seed=10),
     RingRecipe(R=2, n=4, **_SMALL, regime="one_hot", causal="bottom_right", seed=11), RingRecipe(R=2, n=3, B=0, Hkv=1, D=4, Dv=4, seed=12),
+    RingRecipe(R=2, n=130, Hkv=1, D=8, Dv=8, causal="bottom_right", order="zigzag", seed=13),
 )  # fmt: skip
 
 
@@ -101,7 +103,8 @@ def ring_table(coverage: Coverage) -> tuple[RingRecipe, ...]:
     others = {"scale": SCALES, "regime": REGIMES, "strides": LAYOUTS, "n": LENGTHS, "B": (1, 2), "Hkv": (1, 2, 3), "G": (1, 2, 3),
               "D": (8, 1, 3, 16, 64), "Dv": (8, 16, 5, 1)}  # fmt: skip
     rows = balanced_table({**levels, **others}, ROWS, crossed=tuple(levels))
-    return tuple(covered_ring(RingRecipe(seed=100 + index, **row), coverage) for index, row in enumerate(rows))
+    sized = ({**row, "n": min(row["n"], TOKENS // row["R"])} for row in rows)
+    return tuple(covered_ring(RingRecipe(seed=100 + index, **row), coverage) for index, row in enumerate(sized))
 
 
 def designed_rings(coverage: Coverage) -> list[RingRecipe]:

@@ -10,6 +10,7 @@ import numpy as np
 from oracles.reference import FloatFormat
 
 from ..case import Case
+from ..declaration import Declaration
 from ..law import NOTHING, Judgement, Law, law, within
 from ..safetensors_file import Array
 from ..trial import Trial
@@ -138,12 +139,17 @@ def _number(case: Case, *, backwards: bool = False) -> Array:
     return number[:, ::-1] if backwards else number
 
 
-@law(prepare=_selecting, every=2)
+def _rounds_what_weighs_nothing(declaration: Declaration) -> str:
+    return "parts merged by the difference of their log-sum-exps round what weighs nothing" if declaration.arithmetic.merges_lse else ""
+
+
+@law(prepare=_selecting, every=2, not_covered=_rounds_what_weighs_nothing)
 def a_key_that_takes_all_is_passed_on_exactly(trial: Trial) -> Judgement:
     """Scores of 0 for one key and at most -1024 for all others leave weights of exactly 1 and 0, whatever the order of merges.
 
     Values and dout on a grid of small integers: out is the value of that key, lse is 0, dv the sum of its queries' dout, dq and dk
-    are 0; a query of a segment shorter than its channel selects nothing, and is left out with all it takes part in. Allowed: 0.
+    are 0; a query of a segment shorter than its channel selects nothing, and is left out with all it takes part in. Not of those who
+    declare `merges_lse`: out - 1 (out - out_b), a merge by a sigmoid, rounds an out that weighs nothing. Allowed: 0.
     """
     case = trial.case
     number, D = _number(case), case.arrays["q_shards.0"].shape[3]

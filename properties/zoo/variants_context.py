@@ -48,7 +48,8 @@ def _by_a_sigmoid(out: Array, lse: Array, out_b: Array, lse_b: Array) -> tuple[A
     return out, np.where(nothing, lse, np.where(first, lse_b, both))
 
 
-@variant("ring_attention", id="ring-sigmoid-merge", family=FAMILY, source="https://github.com/zhuzilin/ring-flash-attention/pull/34", **ALL)
+@variant("ring_attention", id="ring-sigmoid-merge", family=FAMILY, source="https://github.com/zhuzilin/ring-flash-attention/pull/34",
+         arithmetic=Arithmetic(merges_lse=True), **ALL)
 def merged_by_a_sigmoid(q_shards: Any, k_shards: Any, v_shards: Any, *, causal: Any, order: str = "contiguous", segments: Any = None,
                         scale: Any = None) -> Lists:  # fmt: skip
     """Parts merged by the sigmoid of the difference of their log-sum-exps."""
