@@ -216,6 +216,7 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("which token head 1 is scored on", "The next one, head 1 being the main head: here, Gloeckle et al. 2024. The one after it, the "
          "main head apart: DeepSeek-V3, Megatron-LM."),
         ("weights", "One a head, 1 where none are given: here. One lambda over the number of heads: DeepSeek-V3."),
+        ("a head that is scored on no token", "Adds 0: here. NaN, the mean over nothing: transformers' ForCausalLMLoss."),
     ),
     "kv_bytes": (
         ("heads that are charged", "Key and value heads: here, vLLM. Query heads: faults of several calculators (jranaraki/vllm-fit#2)."),

@@ -1,7 +1,8 @@
-"""Decoding in Hugging Face transformers and in PyTorch on a CPU: filters, penalties, verification of drafts, draws.
+"""Decoding in Hugging Face transformers and in PyTorch on a CPU: filters, penalties, verification of drafts, draws, the loss of heads.
 
 Addresses: https://github.com/huggingface/transformers/blob/main/src/transformers/generation/logits_process.py,
 https://github.com/huggingface/transformers/blob/main/src/transformers/generation/utils.py (_speculative_sampling),
+https://github.com/huggingface/transformers/blob/main/src/transformers/modeling_layers.py (MtpModel),
 https://docs.pytorch.org/docs/stable/generated/torch.multinomial.html, https://docs.pytorch.org/docs/stable/distributions.html
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from ..arithmetic import Arithmetic
 from ..declaration import subject
 from .calls import decoding as calls
 from .installed import copy_of, library_version, versions_text
@@ -25,6 +27,9 @@ PEERS: dict[str, dict[str, tuple[Callable[..., Any], dict[str, Any]]]] = {
         "filter_probabilities": (calls.transformers_filters, {"conventions": FILTERS}),
         "apply_penalties": (calls.transformers_repetition, {}),
         "speculative_verify": (calls.transformers_speculative, {"conventions": {"zero_residual": "any"}}),
+        # `logits.float()`: float64 is narrowed, so it is not declared.
+        "mtp_loss": (calls.transformers_mtp_loss, {
+            "dtypes": ("float32", "float16", "bfloat16"), "arithmetic": Arithmetic(out="float32")}),
     },
     "transformers_own_draws": {"speculative_verify": (calls.transformers_speculative_own, {"conventions": {"uniforms": "own"}})},
     "torch_multinomial": {"sample": (calls.torch_multinomial, {"conventions": {"uniforms": "own"}})},

@@ -25,7 +25,7 @@ _GROUPS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("write_kv",), ("torch_index_put", "jax_scatter", "jax_scatter_bfloat16")),
     (("mla_attention",), ("deepseek_v2_eager", "deepseek_v3_eager", "deepseek_v3_sdpa")),
     (("paged_attention",), ("torch_flex_paged", "jax_pallas_paged")),
-    (("filter_probabilities", "apply_penalties", "speculative_verify"), ("transformers",)),
+    (("filter_probabilities", "apply_penalties", "speculative_verify", "mtp_loss"), ("transformers",)),
     (("speculative_verify",), ("transformers_own_draws",)),
     (("sample",), ("torch_multinomial", "torch_multinomial_16bit", "torch_categorical")),
     (("block_allocator",), ("vllm_pool", "sglang_radix")),
@@ -34,7 +34,7 @@ _GROUPS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("adamw_step",), ("torch_foreach", "torch_fused")),
     (("loss_scaler",), ("torch_scaler_any_size",)),
     (("quantize", "dequantize", "quantized_matmul"), ("onnxruntime", "torch_quantize")),
-    (("quantize",), ("onnxruntime_dynamic", "torch_fake_quantize")),
+    (("quantize",), ("onnxruntime_dynamic", "torch_dynamic", "torch_fake_quantize")),
     (("prune_magnitude",), ("torch_prune",)),
     (("quantize", "dequantize_blockwise"), ("bitsandbytes",)),
 )  # fmt: skip

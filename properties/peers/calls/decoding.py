@@ -108,6 +108,24 @@ def transformers_speculative_own(
     return tokens, accepted
 
 
+def transformers_mtp_loss(logits: Any, tokens: Any) -> Any:
+    """The sum over heads of `ForCausalLMLoss`, the labels of each shifted as `MtpModel.forward` shifts those of its layers.
+
+    A head that is scored on no token is the mean over nothing, NaN.
+    """
+    import torch
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
+    K, _, V = logits.shape
+    loss = torch.zeros(())
+    for j in range(1, K + 1):
+        shifted = torch.nn.functional.pad(tokens, (0, j), value=-100)[..., j:].contiguous()
+        if bool((shifted == -100).all()):
+            raise NotImplementedError("a head that is scored on no token")
+        loss = loss + ForCausalLMLoss(logits[j - 1], tokens, vocab_size=V, shift_labels=shifted)
+    return loss
+
+
 def torch_multinomial(probabilities: Any, u: Any) -> Any:
     """torch.multinomial, one draw a row; the uniforms are left unread."""
     import torch

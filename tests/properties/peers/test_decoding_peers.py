@@ -18,6 +18,8 @@ FILTERS = ("answers", "probabilities_agrees_with_the_oracle", "kept_tokens_are_t
 HOLDING = {
     ("transformers", "filter_probabilities"): FILTERS,
     ("transformers", "apply_penalties"): ("answers", "logits_agrees_with_the_oracle", "the_order_of_the_output_does_not_matter"),
+    ("transformers", "mtp_loss"): ("answers", "loss_agrees_with_the_oracle", "the_right_token_costs_nothing",
+                                   "positions_that_do_not_count_never_matter", "renaming_tokens_changes_nothing"),
     ("torch_multinomial", "sample"): ("answers", "only_tokens_with_a_probability_are_drawn", "draws_pass_the_test_of_their_law"),
     ("torch_multinomial_16bit", "sample"): ("answers", "a_tail_of_unlikely_tokens_keeps_its_mass"),
     ("torch_categorical", "sample"): ("answers", "draws_pass_the_test_of_their_law"),

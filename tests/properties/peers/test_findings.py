@@ -38,6 +38,8 @@ FINDINGS = {
     "onnxruntime-rope-short-table", "jax-scatter-nan-bits", "deepseek-eager-softmax-in-float32", "transformers-speculative-zero-uniform",
     # test_training_peers.py
     "torch-scale-of-0", "optax-clip-to-0",
+    # test_mtp_peer.py
+    "transformers-mtp-labels",
     # test_guided_peers.py
     "outlines-core-after-match", "outlines-core-empty-token", "xgrammar-token-id", "llguidance-dead-end",
 }  # fmt: skip
