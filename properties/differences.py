@@ -157,6 +157,42 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("the divisor", "The norm: here, the paper. The norm and 1e-6: PyTorch. Declared clip_denominator."),
         ("a norm that overflows", "Taken of g over its largest: here. All gradients 0 without a word: PyTorch in float32. Not judged."),
     ),
+    "schedule": (
+        ("the first backward pass of 1F1B", "After min(m, p - s) forward passes on stage s: here, PipeDream's flush, Megatron-LM, PyTorch. "
+         "DeepSpeed holds one activation more on most stages. Over the limit of its kind."),
+        ("micro-batches that the stages do not divide, interleaved", "Refused: here, Megatron-LM. PyTorch's ScheduleInterleaved1F1B takes "
+         "multiples of its rounds. Not judged."),
+    ),
+    "pipeline_loss": (
+        ("the mean over micro-batches", "Over all tokens of the batch: here, torchtune, transformers since 4.46. The mean of each "
+         "micro-batch's mean: faults (ml-explore/mlx-lm#1413, huggingface/transformers#34191)."),
+    ),
+    "pipeline_step": (
+        ("who divides", "The loss, by all tokens, once: here. PyTorch's schedules divide gradients by the number of micro-batches unless "
+         "scale_grads is False: twice, where the loss is normalised already (areal-project/AReaL#1273, pytorch/torchtitan#1732)."),
+    ),
+    "ring_attention": (
+        ("how parts are merged", "By weights over their sum: here, FlashAttention's split-KV. By a sigmoid of the difference: "
+         "ring-flash-attention. Numerator and row sum go on undivided: Liu et al. Declared merges_lse where a part that weighs nothing "
+         "may round what is there."),
+        ("parts on their way", "In float32: here. In the 16 bits of the inputs: faults (zhuzilin/ring-flash-attention#42)."),
+        ("order under a causal mask", "Contiguous or zig-zag: here; PyTorch's load balancing is the zig-zag. Striped, token by token: "
+         "Brandon et al. Not judged."),
+        ("query heads in groups", "h // (Hq / Hkv): here, PyTorch, ring-flash-attention. h % Hkv: ring-attention-pytorch."),
+    ),
+    "ring_attention_backward": (
+        ("out and log-sum-exp", "Of the whole row, saved by the forward pass or computed again: here, PyTorch, ring-flash-attention."),
+        ("gradients of keys on their way", "They travel with the keys, R times round: here. Summed at the end, where keys were gathered: "
+         "Llama 3. In 16 bits: declared gradient."),
+    ),
+    "sharded_cache_attention": (
+        ("who holds a token", "Turns of `interleave` tokens: here, vLLM's decode context parallelism. Contiguous parts: one turn as long as "
+         "a part."),
+    ),
+    "exchanged_norm_backward": (
+        ("norm and exchange", "The norm before the exchange, so its gradient after it: here, VeOmni. Norms after the exchange, each rank its "
+         "heads: no exchange between them."),
+    ),
     "master_weight_step": (
         ("a gradient that overflowed", "Nothing changes, and the step is not counted: here, torch.amp. The schedule moves on all the same: "
          "faults (huggingface/accelerate#4242, NVIDIA-NeMo/Speech#3293)."),
