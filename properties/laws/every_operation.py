@@ -147,7 +147,7 @@ def same_bits(trial: Trial, other: Trial, equal: dict[str, Array]) -> Judgement:
     for name, places in equal.items():
         if name not in trial.answer or name not in other.answer:
             continue
-        differs = (places & (bits(trial.answer[name]) != bits(other.answer[name]))).reshape(places.shape)       # `bits` adds an axis to none
+        differs = (places & (bits(trial.answer[name]) != bits(other.answer[name]))).reshape(places.shape)   # bits() adds an axis
         compared += int(places.sum())
         if differs.any():
             if not trial.repeats():
