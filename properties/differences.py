@@ -158,8 +158,7 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("a norm that overflows", "Taken of g over its largest: here. All gradients 0 without a word: PyTorch in float32. Not judged."),
     ),
     "schedule": (
-        ("the first backward pass of 1F1B", "After min(m, p - s) forward passes on stage s: here, PipeDream's flush, Megatron-LM, PyTorch. "
-         "DeepSpeed holds one activation more on most stages. Over the limit of its kind."),
+        ("the first backward pass of 1F1B", "After min(m, p - s) forward passes on stage s: here, PipeDream's flush, Megatron-LM, PyTorch."),
         ("micro-batches that the stages do not divide, interleaved", "Refused: here, Megatron-LM. PyTorch's ScheduleInterleaved1F1B takes "
          "multiples of its rounds. Not judged."),
     ),
@@ -186,12 +185,12 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
          "Llama 3. In 16 bits: declared gradient."),
     ),
     "sharded_cache_attention": (
-        ("who holds a token", "Turns of `interleave` tokens: here, vLLM's decode context parallelism. Contiguous parts: one turn as long as "
-         "a part."),
+        ("who holds a token",
+         "Turns of `interleave` tokens: here, vLLM's decode context parallelism. Contiguous parts: one turn as long as a part."),
     ),
     "exchanged_norm_backward": (
-        ("norm and exchange", "The norm before the exchange, so its gradient after it: here, VeOmni. Norms after the exchange, each rank its "
-         "heads: no exchange between them."),
+        ("norm and exchange", "The norm before the exchange, so its gradient after it: here, VeOmni. Norms after the exchange, each rank "
+         "its heads: no exchange between them."),
     ),
     "master_weight_step": (
         ("a gradient that overflowed", "Nothing changes, and the step is not counted: here, torch.amp. The schedule moves on all the same: "
