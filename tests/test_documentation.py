@@ -39,7 +39,8 @@ EXPERTS = ["expert_slots", "dispatch", "combine", "moe_layer_backward", "expert_
            "swiglu_backward", "rope_backward", "embedding_backward", "decoder_loss", "decoder_gradients", "train_step"]
 RANKS = ["all_to_all", "exchange", "broadcast", "shard_fused_qkv", "vocab_shards", "vocab_parallel_embedding_backward", "vocab_parallel_head",
          "vocab_parallel_head_backward", "DataParallel"]
-BESIDE = [*RANKS, *EXPERTS, *CACHES, *DECODING, *COMPRESSION, *COSTS, "online_softmax", "memory_traffic"]
+PIPELINES = ["all_to_all_attention", "all_to_all_attention_backward", "cache_place", "schedule_limits", "shard_positions"]
+BESIDE = [*PIPELINES, *RANKS, *EXPERTS, *CACHES, *DECODING, *COMPRESSION, *COSTS, "online_softmax", "memory_traffic"]
 
 
 def signature_in_the_contract(name: str) -> str:

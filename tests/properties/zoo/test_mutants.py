@@ -177,6 +177,8 @@ OTHER_TEXTBOOKS = {**dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather"
                                     "adamw_step", "clip_grad_norm", "master_weight_step"), "test_training_zoo.py"),
                    **dict.fromkeys(("route", "balance_loss", "balance_loss_backward", "moe_layer", "expert_parallel_backward"),
                                    "test_experts_zoo.py"),
+                   **dict.fromkeys(("schedule", "pipeline_loss", "pipeline_step", "ring_attention", "ring_attention_backward",
+                                    "sharded_cache_attention", "exchanged_norm_backward"), "test_pipeline_and_context_zoo.py"),
                    "paged_attention": "test_caches.py", "mla_attention": "test_caches.py",
                    "rope": "test_rope_zoo.py", "write_kv": "test_rope_zoo.py", "padded_positions": "test_rope_zoo.py"}
 IN_THE_TEXTBOOK = [operation for operation in SIGNATURES if operation not in OTHER_TEXTBOOKS]
