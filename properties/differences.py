@@ -158,7 +158,8 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("a norm that overflows", "Taken of g over its largest: here. All gradients 0 without a word: PyTorch in float32. Not judged."),
     ),
     "schedule": (
-        ("the first backward pass of 1F1B", "After min(m, p - s) forward passes on stage s: here, PipeDream's flush, Megatron-LM, PyTorch."),
+        ("the first backward pass of 1F1B",
+         "After min(m, p - s) forward passes on stage s: here, PipeDream's flush, Megatron-LM, PyTorch."),
         ("micro-batches that the stages do not divide, interleaved", "Refused: here, Megatron-LM. PyTorch's ScheduleInterleaved1F1B takes "
          "multiples of its rounds. Not judged."),
     ),

@@ -7,7 +7,8 @@ import pytest
 from oracles.properties.zoo import keeper
 from oracles.properties.zoo.specimen import Specimen
 
-FAMILIES = ("sampling", "speculative", "mtp", "quantization", "pruning", "loss", "distillation", "optimizer", "mixed-precision")
+FAMILIES = ("sampling", "speculative", "mtp", "quantization", "pruning", "loss", "distillation", "optimizer", "mixed-precision",
+            "pipeline-parallel", "context-parallel")
 MUTANTS = [s for s in keeper.inhabitants(FAMILIES) if s.kind == "mutant"]
 each_mutant = pytest.mark.parametrize("specimen", MUTANTS, ids=[s.id for s in MUTANTS])
 
