@@ -125,6 +125,12 @@ CONVENTIONS: dict[str, Convention] = {
         ("stored", "unstored"), "codes are made with the scale as it is returned, or before it was rounded to the format it is returned in",
         ("quantize",),
     ),
+    "zero_scale": Convention(
+        ("one", "any"),
+        "the scale of a block of nothing but zeros is 1; or left open, there and where it would be too small for a normal number or for "
+        "its reciprocal: zeros have the zero point's code, and that is 0, either way",
+        ("quantize",),
+    ),
     "pruned_count": Convention(
         ("floor", "nearest"), "of n weights floor(sparsity n) go, or the nearest whole number", ("prune_magnitude",)
     ),

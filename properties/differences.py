@@ -304,11 +304,13 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("a half between two codes",
          "To even, then the zero point is added: here, ONNX Runtime's QuantizeLinear, PyTorch's fake quantization. To even of the sum "
          "with the zero point: PyTorch's quantize_per_tensor and quantize_per_channel, one code apart for odd zero "
-         "points. Away from 0: C's roundf, as in ggml."),
+         "points, so that a network trained with the first runs with the second (pytorch/pytorch#37188 meant to make them one). "
+         "Away from 0: C's roundf, as in ggml."),
         ("the last symmetric code", "-127: here and in bitsandbytes. -128: PyTorch and ONNX, where it has no partner."),
         ("quotient or reciprocal", "PyTorch's quantize_per_tensor multiplies by 1/scale, bitsandbytes by 127/absmax: one code in a million "
          "is another, always within the margin."),
-        ("a block of zeros", "Scale 1: here; ONNX Runtime's DynamicQuantizeLinear too. bitsandbytes returns a maximum of 0."),
+        ("a block of zeros", "Scale 1: here; ONNX Runtime's DynamicQuantizeLinear too. 0.1 in PyTorch's dynamic quantization; bitsandbytes "
+         "returns a maximum of 0. Declared zero_scale."),
         ("NaN", "Refused: here. A code like any other in PyTorch. An infinity: zeros for its row in bitsandbytes."),
     ),
     "dequantize": (

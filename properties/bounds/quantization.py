@@ -145,7 +145,10 @@ def quantize_bound(
     known = np.isfinite(ds) & np.isfinite(relative)
     over = [spread_over(a, x.shape, **form) for a in (s, np.where(known, relative, 0.0), z.low, np.where(known, open_zero, np.inf))]
     codes = code_interval(r, x, over[0], over[1], over[2], limits, chosen["code_ties"])
-    return checked({"q": np.where(np.isinf(over[3]), np.inf, codes.allowed()), "scale": ds, "zero": np.where(known, open_zero, np.inf)})
+    allowed = {"q": np.where(np.isinf(over[3]), np.inf, codes.allowed()), "scale": ds, "zero": np.where(known, open_zero, np.inf)}
+    if scale is None and chosen["zero_scale"] == "any":
+        allowed["scale"] = np.where((blocks == 0.0).all(axis=-1) | (s < smallest_scale(r)), np.inf, ds)
+    return checked(allowed)
 
 
 def zero_interval(r: Roundings, blocks: Float64, s: Float64, relative: Float64 | float, bits: int, symmetric: bool) -> Codes:

@@ -155,10 +155,17 @@ def _all_zero(case: Case) -> Case | None:
 
 @law(prepare=_all_zero, every=3)
 def a_block_of_zeros_has_scale_one(trial: Trial) -> Judgement:
-    """Nothing but zeros gives codes 0, scale 1 and zero point 0: nothing is divided by 0, nothing becomes NaN. Allowed: 0."""
+    """Nothing but zeros gives codes 0, scale 1 and zero point 0: nothing is divided by 0, nothing becomes NaN.
+
+    Allowed: 0; any finite scale above 0 where that is declared.
+    """
     wanted = {"q": np.zeros(trial.case.arrays["x"].shape), "scale": np.ones(trial.wanted["scale"].shape),
               "zero": np.zeros(trial.wanted["zero"].shape)}  # fmt: skip
-    return within(trial.answer, wanted, {name: np.zeros(w.shape) for name, w in wanted.items()})
+    answer = dict(trial.answer)
+    if trial.conventions["zero_scale"] == "any" and "scale" in answer:
+        s = answer["scale"].astype(np.float64)
+        answer["scale"] = np.where(np.isfinite(s) & (s > 0.0), 1.0, s)
+    return within(answer, wanted, {name: np.zeros(w.shape) for name, w in wanted.items()})
 
 
 def _takes_a_scale(declaration: Declaration) -> str:

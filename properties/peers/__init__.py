@@ -102,6 +102,7 @@ PEER_MODULES: dict[str, str] = {
     "onnxruntime_dynamic": "quantization",
     "torch_quantize": "quantization",
     "torch_fake_quantize": "quantization",
+    "torch_dynamic": "quantization",
     "torch_prune": "pruning",
     "bitsandbytes": "bitsandbytes_blocks",
     "sglang_radix": "sglang_allocator",

@@ -3,7 +3,8 @@
 Addresses: https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html, https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html,
 https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html, https://onnx.ai/onnx/operators/onnx__MatMulInteger.html,
 https://docs.pytorch.org/docs/stable/generated/torch.quantize_per_tensor.html,
-https://docs.pytorch.org/docs/stable/generated/torch.fake_quantize_per_tensor_affine.html
+https://docs.pytorch.org/docs/stable/generated/torch.fake_quantize_per_tensor_affine.html,
+https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/quantized/cpu/QuantUtils.h (of dynamic scales)
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from .calls import quantization
 from .installed import copy_of, library_version, versions_text
 
 # Both saturate symmetric codes at -128, as their pages say. ONNX: "it's rounding to the nearest ties to even", then the zero point.
-# PyTorch rounds after it has added the zero point in quantize_per_tensor and quantize_per_channel, and before that in fake quantization,
-# so that the two differ by a code on halves of odd zero points, as measured; its pages write round(x / scale + zero_point) for both.
+# PyTorch rounds after it has added the zero point in quantize_per_tensor and quantize_per_channel, whose pages give no formula, and before
+# that in fake quantization, whose page says nearby_int(input / scale) + zero_point: one code apart on halves of odd zero points, whatever
+# the number of elements, as measured. Each is what it says, so that it is a convention; pytorch/pytorch#37188 meant to make them one.
+# PyTorch's dynamic quantization has the scale 0.1 for zeros, and where the reciprocal of its scale overflows.
 FULL = {"symmetric_codes": "full"}
 INT8: dict[str, Any] = {"only": {"bits": ["8"]}, "dtypes": ("float32",)}
 Declared = tuple[str, Callable[..., Any], dict[str, Any]]
@@ -37,6 +40,10 @@ PEERS: dict[str, tuple[str, str, tuple[Declared, ...]]] = {
         ("quantize", quantization.torch_quantize, {**INT8, "conventions": {**FULL, "code_ties": "even_with_zero"}}),
         ("dequantize", quantization.torch_dequantize, {"dtypes": ("float32",)}),
         ("quantized_matmul", quantization.torch_int_mm, {"dtypes": ("float32", "float64")}),
+    )),
+    "torch_dynamic": ("torch", "torch", (
+        ("quantize", quantization.torch_dynamic, {**INT8, "only": {"bits": ["8"], "symmetric": ["no"]}, "refuses": ("empty",),
+                                                  "conventions": {"code_ties": "even_with_zero", "zero_scale": "any"}}),
     )),
     "torch_fake_quantize": ("torch", "torch", (
         ("quantize", quantization.torch_fake_quantize, {**INT8, "conventions": FULL}),

@@ -84,6 +84,16 @@ def torch_fake_quantize(x: Any, *, axis: Any = None, symmetric: bool = True, sca
     return (out.double() / s.double()).round().to(torch.int32) + z
 
 
+def torch_dynamic(x: Any, *, symmetric: bool = False) -> dict[str, Any]:
+    """torch.quantize_per_tensor_dynamic to quint8: one scale for all, its own. It fails on an empty tensor."""
+    import torch
+
+    if symmetric or not x.numel():
+        raise NotImplementedError("quantize_per_tensor_dynamic is affine, and takes no empty tensor")
+    q = torch.quantize_per_tensor_dynamic(x, torch.quint8, False)
+    return {"q": q.int_repr(), "scale": torch.tensor([q.q_scale()]), "zero": torch.tensor([q.q_zero_point()])}
+
+
 def torch_dequantize(q: Any, scale: Any, zero: Any = 0, *, axis: Any = None) -> Any:
     """A quantized tensor made of codes, scales and zero points, and its dequantize()."""
     import torch

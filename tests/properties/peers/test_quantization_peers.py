@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from oracles.properties import check
-from oracles.properties.report import HELD
+from oracles.properties.declaration import subject
+from oracles.properties.peers.calls import quantization as calls
+from oracles.properties.report import FAILED, HELD
 from oracles.reference import NF4, fp8_quantize, nf4_quantize, prune_magnitude, quantize
 
 CODES = ("answers", "q_agrees_with_the_oracle", "codes_follow_the_returned_scale", "zero_is_exactly_a_code", "halves_round_as_declared",
@@ -29,6 +31,7 @@ HOLDING: dict[tuple[str, str], tuple[str, ...]] = {
     ("dequantize", "torch_quantize"): NUMBERS,
     ("quantized_matmul", "torch_quantize"): PRODUCTS,
     ("quantize", "torch_fake_quantize"): CODES,
+    ("quantize", "torch_dynamic"): OWN_SCALES,
     ("prune_magnitude", "torch_prune"): ("answers", "masks_agrees_with_the_oracle", "as_many_go_as_the_share_says",
                                          "what_stays_is_no_smaller_than_what_goes", "inputs_stay_untouched"),
 }  # fmt: skip
@@ -77,13 +80,28 @@ def test_nf4_codes_of_bitsandbytes_are_the_nearest_values() -> None:
 
 @pytest.mark.peers
 def test_pytorch_rounds_halves_before_and_after_the_zero_point() -> None:
-    """quantize_per_tensor rounds the sum with the zero point to even, fake quantization the quotient alone."""
+    """quantize_per_tensor rounds the sum with the zero point to even, fake quantization the quotient alone, in blocks of vectors too."""
     import torch
+
+    for n in (1, 31, 32, 1000):
+        half = torch.full((n,), 0.5)
+        assert torch.quantize_per_tensor(half, 1.0, 11, torch.quint8).int_repr().unique().tolist() == [12]
+        assert (torch.fake_quantize_per_tensor_affine(half, 1.0, 11, 0, 255) + 11).unique().tolist() == [11]
 
     x = torch.tensor([0.5, 1.5, 2.5])
     assert torch.quantize_per_tensor(x, 1.0, 11, torch.quint8).int_repr().tolist() == [12, 12, 14]
     assert (torch.fake_quantize_per_tensor_affine(x, 1.0, 11, 0, 255) + 11).tolist() == [11, 13, 13]
     assert quantize(x.numpy(), bits=8, symmetric=False, scale=[1.0], zero=[11])[0].tolist() == [11, 13, 13]
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(("declared", "status"), [({"zero_scale": "any"}, HELD), ({}, FAILED)])
+def test_the_scale_of_zeros_must_be_declared_where_it_is_not_1(declared: dict[str, str], status: str) -> None:
+    """quantize_per_tensor_dynamic says 0.1."""
+    peer = subject("quantize", framework="torch", dtypes=["float32"], only={"bits": ["8"], "symmetric": ["no"]}, refuses=["empty"],
+                   conventions={"code_ties": "even_with_zero", **declared})(calls.torch_dynamic)  # fmt: skip
+    (verdict,) = check("quantize", peer, budget=0, laws=("a_block_of_zeros_has_scale_one",), in_process=True).verdicts
+    assert verdict.status == status
 
 
 @pytest.mark.peers
