@@ -130,8 +130,9 @@ def clip_grad_norm_bound(
     if norm == 0.0:
         return {**{f"grads.{i}": np.zeros(x.shape) for i, x in enumerate(wide)}, "norm": np.zeros(())}
     lost = float(n) * (r.accumulate.eta + r.elementwise.eta)                    # of squares that underflow
-    open_norm = norm > np.sqrt(r.accumulate.largest) or top**2 > r.accumulate.largest or lost >= norm**2 / 4.0
-    growth = float(g((n + 4.0) / 2.0, r.accumulate.u + _OWN)) + 4.0 * u + lost / norm**2
+    share = lost / norm / norm                                                  # norm**2 may overflow here, or be 0
+    open_norm = max(norm, top) > np.sqrt(r.accumulate.largest) or share >= 0.25
+    growth = float(g((n + 4.0) / 2.0, r.accumulate.u + _OWN)) + 4.0 * u + share
     N = np.inf if open_norm or growth >= 1.0 else growth * norm
     bounds = {"norm": np.asarray(r.out.bound(np.asarray(norm), np.asarray(N)))}
     factor = min(1.0, max_norm / (norm + added))

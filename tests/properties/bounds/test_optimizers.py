@@ -221,3 +221,10 @@ def test_what_each_convention_says_in_numbers() -> None:
     assert param["decay", "new"] == pytest.approx((1.0 - 0.5 * 4.0 / 13.0) * decayed, rel=4.0 * 2.0**-53, abs=0.0)
     assert param["decay", "without_lr"] == pytest.approx(0.75 - 0.5 * 4.0 / 13.0, rel=4.0 * 2.0**-53, abs=0.0)
     assert param["bias_correction", "off"] == pytest.approx(decayed - 0.5 * 2.0 / (2.0 + 9.0), rel=4.0 * 2.0**-53, abs=0.0)
+
+
+@pytest.mark.parametrize("size", [1e200, 1e-200])
+def test_nothing_is_promised_of_a_norm_whose_square_is_no_float64(size: float) -> None:
+    bound = clip_grad_norm_bound(Arithmetic().resolve("float64"), [np.array([size, size])], max_norm=size)
+    assert np.isposinf(bound["norm"])
+    assert np.isposinf(bound["grads.0"]).all()
