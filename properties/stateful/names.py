@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-STATEFUL_NAMES: tuple[str, ...] = ("block_allocator", "kv_cache", "token_mask", "loss_scaler", "master_weights")
+STATEFUL_NAMES: tuple[str, ...] = ("block_allocator", "kv_cache", "token_mask", "loss_scaler", "master_weights", "zero")

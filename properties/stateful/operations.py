@@ -9,8 +9,9 @@ from .loss_scaler import LOSS_SCALER
 from .master_weights import MASTER_WEIGHTS
 from .operation import StatefulOperation
 from .token_mask import TOKEN_MASK
+from .zero import ZERO
 
-STATEFUL_OPERATIONS: tuple[StatefulOperation, ...] = (BLOCK_ALLOCATOR, KV_CACHE, TOKEN_MASK, LOSS_SCALER, MASTER_WEIGHTS)
+STATEFUL_OPERATIONS: tuple[StatefulOperation, ...] = (BLOCK_ALLOCATOR, KV_CACHE, TOKEN_MASK, LOSS_SCALER, MASTER_WEIGHTS, ZERO)
 
 
 def stateful_named(name: str) -> StatefulOperation:

@@ -59,6 +59,11 @@ ZOO_MODULES: dict[str, tuple[str, ...]] = {
     "quantization": ("quantization",),
     "pruning": ("pruning",),
     "variants_quantization": ("quantization", "pruning"),
+    "data_parallel": ("data-parallel",),
+    "zero": ("zero",),
+    "tensor_parallel": ("tensor-parallel",),
+    "variants_ranks": ("data-parallel", "zero", "tensor-parallel"),
+    "variants_zero": ("zero",),
 }
 
 __all__ = ["ZOO_MODULES"]
