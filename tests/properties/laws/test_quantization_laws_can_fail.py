@@ -83,9 +83,9 @@ def first_group_counts_more(result: Any, given: dict[str, Any]) -> Any:
     return q, s * np.where(np.arange(s.shape[-1]) == 0, 1 + 1e-3, 1.0), z
 
 
-def zero_scale(result: Any, given: dict[str, Any]) -> Any:
+def zero_scale(result: Any, given: dict[str, Any], of_zeros: float = 0.0) -> Any:
     q, s, z = result
-    return q, np.where(np.asarray(given["x"], np.float64).any(), s, 0.0), z
+    return q, np.where(np.asarray(given["x"], np.float64).any() or "scale" in given, s, of_zeros), z
 
 
 def float32_sums(given: dict[str, Any]) -> Any:
@@ -230,15 +230,15 @@ ALL = [(operation, law) for operation, laws in BREAKERS.items() for law in laws]
 SHARED = {"strides_are_respected", "inputs_stay_untouched", "buffers_are_fully_written", "repeats_give_the_same_bits"}
 
 
-def failure(operation: str, law: str, function: Function) -> str:
-    """The reason why a law rejects a function on the designed cases, or ""."""
+def failure(operation: str, law: str, function: Function, **declared: Any) -> str:
+    """The reason why a law rejects a function, declared so, on the designed cases, or ""."""
     contract = operation_named(operation).signature
     keywords = ("*", *(f"{name}=None" for name in contract.optional))
     named = ", ".join((*contract.required, *keywords))
     given = ", ".join(f"{name!r}: {name}" for name in contract.arguments)
     body = f"lambda {named}: function({{k: v for k, v in {{{given}}}.items() if v is not None}})"
     arithmetic = Arithmetic() if operation in EXACT else FLOAT64
-    wrapped = subject(operation, name=law, arithmetic=arithmetic)(eval(body, {"function": function}))
+    wrapped = subject(operation, name=law, arithmetic=arithmetic, **declared)(eval(body, {"function": function}))
     run = begin(operation_named(operation), InProcess(wrapped, declaration_of(wrapped, operation)), (law,))
     for index, recipe in enumerate(recipes_of(run, "quick", 0)[0]):
         judge_one(run, index, recipe)
@@ -263,3 +263,20 @@ def test_the_law_accepts_the_oracle(operation: str, law: str) -> None:
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_no_law_is_left_out(operation: str) -> None:
     assert {law.name for law in operation_named(operation).laws} <= set(BREAKERS[operation]) | SHARED
+
+
+@pytest.mark.parametrize(("of_zeros", "declared", "accepted"), [
+    (1.0, "one", True), (0.1, "one", False), (0.1, "any", True), (0.0, "any", False), (-1.0, "any", False), (np.inf, "any", False),
+    (np.nan, "any", False),
+])  # fmt: skip
+@pytest.mark.parametrize("law", ["a_block_of_zeros_has_scale_one", "scale_agrees_with_the_oracle"])
+def test_a_scale_of_zeros_left_open_is_still_a_number_above_0(law: str, of_zeros: float, declared: str, accepted: bool) -> None:
+    """The law sees to it; the comparison leaves such scales out, and no others."""
+    function = changing(Q, lambda result, given: zero_scale(result, given, of_zeros))
+    found = failure(Q, law, function, conventions={"zero_scale": declared})
+    assert (found == "") == (accepted or (law == "scale_agrees_with_the_oracle" and declared == "any"))
+
+
+def test_scales_of_other_blocks_are_compared_where_those_of_zeros_are_left_open() -> None:
+    function = changing(Q, lambda result, given: (result[0], result[1] * 1.01, result[2]))
+    assert failure(Q, "scale_agrees_with_the_oracle", function, conventions={"zero_scale": "any"})
