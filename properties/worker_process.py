@@ -28,6 +28,16 @@ class WorkerProcess:
     def running(self) -> bool:
         return self._process is not None
 
+    @property
+    def descriptor(self) -> int:
+        """What can be waited for: readable where there is a message, or the process has hung up."""
+        return self._from
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was started and has ended, by itself or otherwise."""
+        return self._process is not None and self._process.poll() is not None
+
     def send(self, kind: str, tensors: dict[str, Array], metadata: dict[str, str]) -> None:
         """Send one message. Raises wire.HungUp where the process has ended."""
         wire.send(self._to, kind, tensors, metadata)
