@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from oracles.gpu import adamw as optimizers
+from oracles.gpu import cross_entropy as losses
 from oracles.gpu import flash_attention as forward
 from oracles.gpu import flash_attention_backward as backward
 from oracles.gpu import kv_cache as cache
@@ -185,6 +187,40 @@ def prune_2_4(w: Any, *, axis: Any) -> Any:
     return sparse.prune_2_4(w, axis=axis, backend=EMULATED)
 
 
+@subject("cross_entropy", arithmetic=ARITHMETIC, dtypes=FORMATS, promises=["deterministic"])
+def cross_entropy(logits: Any, targets: Any, *, weights: Any = None, ignore_index: int = -100, label_smoothing: float = 0.0,
+                  z_loss: float = 0.0, reduction: str) -> Any:
+    """kernels/cross_entropy.cu, without the gradient."""
+    return losses.cross_entropy(logits, targets, weights=weights, ignore_index=ignore_index, label_smoothing=label_smoothing, z_loss=z_loss,
+                                reduction=reduction, backend=EMULATED)
+
+
+@subject("cross_entropy_backward", arithmetic=ARITHMETIC, dtypes=FORMATS, promises=["deterministic"])
+def cross_entropy_backward(logits: Any, targets: Any, dloss: Any, *, weights: Any = None, ignore_index: int = -100,
+                           label_smoothing: float = 0.0, z_loss: float = 0.0, reduction: str) -> Any:
+    """kernels/cross_entropy.cu, the gradient of the launch that gives both."""
+    return losses.cross_entropy_with_gradient(logits, targets, dloss, weights=weights, ignore_index=ignore_index,
+                                              label_smoothing=label_smoothing, z_loss=z_loss, reduction=reduction, backend=EMULATED)[1]
+
+
+@subject("adamw_step", arithmetic=Arithmetic(moments="float32"), dtypes=FORMATS, promises=["deterministic"])
+def adamw_step(param: Any, grad: Any, m: Any, v: Any, *, step: int, lr: float, beta1: float, beta2: float, eps: float,
+               weight_decay: float) -> Any:
+    """kernels/adamw.cu: moments in float32 for every format."""
+    return optimizers.adamw_step(param, grad, m, v, step=step, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay,
+                                 backend=EMULATED)
+
+
+@subject("master_weight_step", dtypes=["float32"], promises=["deterministic"])
+def master_weight_step(grad: Any, master: Any, m: Any, v: Any, *, loss_scale: float, max_norm: Any, step: int, lr: float, beta1: float,
+                       beta2: float, eps: float, weight_decay: float, fmt: str) -> Any:
+    """kernels/adamw.cu, the fused step; its weights of 16 bits widened, as the contract has them."""
+    weights, *others = optimizers.master_weight_step(grad, master, m, v, loss_scale=loss_scale, max_norm=max_norm, step=step, lr=lr,
+                                                     beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, fmt=fmt,
+                                                     backend=EMULATED)
+    return weights.astype("float32"), *others
+
+
 GPU_PORTS: tuple[tuple[str, str], ...] = (
     ("softmax", "oracles.tools.gpu_ports:softmax"),
     ("log_sum_exp", "oracles.tools.gpu_ports:log_sum_exp"),
@@ -206,4 +242,8 @@ GPU_PORTS: tuple[tuple[str, str], ...] = (
     ("quantize", "oracles.tools.gpu_ports:quantize"),
     ("quantized_matmul", "oracles.tools.gpu_ports:quantized_matmul"),
     ("prune_2_4", "oracles.tools.gpu_ports:prune_2_4"),
+    ("cross_entropy", "oracles.tools.gpu_ports:cross_entropy"),
+    ("cross_entropy_backward", "oracles.tools.gpu_ports:cross_entropy_backward"),
+    ("adamw_step", "oracles.tools.gpu_ports:adamw_step"),
+    ("master_weight_step", "oracles.tools.gpu_ports:master_weight_step"),
 )

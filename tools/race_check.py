@@ -43,6 +43,9 @@ OWN_KERNELS: dict[str, tuple[tuple[str, str], ...]] = {
     "quantize.cu": (("quantize", "quantization:quantize"),),
     "matmul_int8.cu": (("quantized_matmul", "quantization:quantized_matmul"),),
     "prune_2_4.cu": (("prune_2_4", "pruning:prune_2_4"),),
+    "cross_entropy.cu": (("cross_entropy", "cross_entropy:cross_entropy"),
+                         ("cross_entropy_backward", "cross_entropy:cross_entropy_backward")),
+    "adamw.cu": (("adamw_step", "adamw:adamw_step"), ("master_weight_step", "adamw:master_weight_step")),
 }
 IN_PLACE = {"write_kv": ("k_cache", "v_cache")}
 GPU_FORMATS = ("float32", "float16", "bfloat16")

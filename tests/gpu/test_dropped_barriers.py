@@ -1,4 +1,4 @@
-"""The ports of caches, decoding and compression: the same bits in every order of threads, clean in check mode, no barrier too many.
+"""The ports of caches, decoding, compression, training: the same bits in every order of threads, clean in check mode, no barrier too many.
 
 Every barrier is dropped or weakened, in the shared headers too; so is what else keeps two threads apart. All of it is reported.
 """
@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 
 from oracles.gpu import Kernel, KernelFault
+from oracles.gpu.adamw import adamw_step, master_weight_step
+from oracles.gpu.cross_entropy import cross_entropy_with_gradient
 from oracles.gpu.kernel import KERNELS
 from oracles.gpu.kv_cache import write_kv
 from oracles.gpu.launching import Backend
@@ -102,10 +104,24 @@ def run_two_four(backend: Backend) -> Any:
     return (mask, prune_2_4(w, axis=0, backend=backend), *pack_2_4(w, mask, backend=backend))
 
 
+def run_loss(backend: Backend) -> Any:
+    """A mean with weights, a smoothed label and an ignored row, of 8 warps; and rows of one warp."""
+    loss = cross_entropy_with_gradient(draw(3, V), np.array([5, -100, V - 1]), 0.5, weights=abs(draw(V)), label_smoothing=0.1, z_loss=0.1,
+                                       reduction="mean", backend=backend)
+    return *loss, *cross_entropy_with_gradient(draw(5, 37), np.arange(5), draw(5), reduction="none", backend=backend)
+
+
+def run_adamw(backend: Backend) -> Any:
+    numbers = {"step": 3, "lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1, "backend": backend}
+    g, p, m, v = draw(4, 700)
+    stepped = master_weight_step(g, p, m, abs(v), loss_scale=8.0, max_norm=1.0, fmt="bfloat16", **numbers)
+    return *stepped, *adamw_step(p, g, m, abs(v), **numbers)
+
+
 CALLS: dict[str, Callable[[Backend], Any]] = {
     "rope": run_rope, "write_kv": run_write, "paged_decode": run_paged, "mla_decode": run_latent, "filter": run_filter,
     "sample": run_sample, "speculative_verify": run_verify, "quantize": run_quantize, "matmul_int8": run_int8,
-    "prune_2_4": run_two_four,
+    "prune_2_4": run_two_four, "cross_entropy": run_loss, "adamw": run_adamw,
 }  # fmt: skip
 
 
@@ -125,7 +141,7 @@ def test_the_checked_run_finds_nothing(call: str) -> None:
 # Where barriers stand, and the calls that need them.
 FILES = {"decode.cuh": ("paged_decode", "mla_decode"), "paged_decode.cu": ("paged_decode",), "mla_decode.cu": ("mla_decode",),
          "masses.cuh": ("filter", "speculative_verify"), "sampling.cu": ("filter",),
-         "matmul_int8.cu": ("matmul_int8",)}
+         "matmul_int8.cu": ("matmul_int8",), "cross_entropy.cu": ("cross_entropy",), "adamw.cu": ("adamw",)}
 WEAKER = {"__syncthreads();": ("", "__syncwarp();"), "__syncwarp();": ("",)}
 # (file, which of its barriers, call): why nothing there tells that it is gone.
 EQUIVALENT = {
