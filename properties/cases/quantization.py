@@ -71,13 +71,17 @@ CORNERS = (
 )
 
 
+def covered_form(form: str, coverage: Coverage) -> str:
+    """The form, or one scale for all where the subject does not take its argument."""
+    needs = {"tensor": set(), "columns": {"axis"}, "rows": {"axis"}, "group": {"group"}}
+    return form if needs[form] <= coverage.arguments else "tensor"
+
+
 def covered_quantize(recipe: QuantizeRecipe, coverage: Coverage) -> QuantizeRecipe:
     """The recipe mapped into the coverage: forms, bits and given scales that are not taken at their simplest, a covered format."""
     bits, symmetric, least = coverage.levels("bits", BITS), coverage.levels("symmetric", SYMMETRIC), int(not coverage.empty)
-    changes: dict[str, Any] = {"R": max(recipe.R, least), "n": max(recipe.n, least), "group": max(recipe.group, 1)}
-    needs = {"columns": "axis", "rows": "axis", "group": "group"}
-    if recipe.form != "tensor" and needs[recipe.form] not in coverage.arguments:
-        changes["form"] = "tensor"
+    changes: dict[str, Any] = {"R": max(recipe.R, least), "n": max(recipe.n, least), "group": max(recipe.group, 1),
+                               "form": covered_form(recipe.form, coverage)}
     if recipe.bits not in bits:
         changes["bits"] = bits[0]
     if "symmetric" not in coverage.arguments:

@@ -20,7 +20,7 @@ from ..coverage import Coverage
 from ..regimes import in_format
 from .attention import DTYPES
 from .attention_arrays import generator
-from .quantization import BITS, FORMS, SYMMETRIC, form_options
+from .quantization import BITS, FORMS, SYMMETRIC, covered_form, form_options
 
 Array = NDArray[Any]
 SCALES = ("normal", "powers", "small")
@@ -45,10 +45,8 @@ class DequantizeRecipe:
 def covered_dequantize(recipe: DequantizeRecipe, coverage: Coverage) -> DequantizeRecipe:
     """The recipe mapped into the coverage."""
     least = int(not coverage.empty)
-    needs = {"columns": "axis", "rows": "axis", "group": "group"}
-    taken = recipe.form == "tensor" or needs[recipe.form] in coverage.arguments
     return replace(recipe, R=max(recipe.R, least), n=max(recipe.n, least), group=max(recipe.group, 1),
-                   form=recipe.form if taken else "tensor",
+                   form=covered_form(recipe.form, coverage),
                    dtype=recipe.dtype if recipe.dtype in coverage.dtypes else coverage.dtypes[0])  # fmt: skip
 
 
