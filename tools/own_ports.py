@@ -138,4 +138,9 @@ OWN_PORTS: tuple[tuple[str, str], ...] = (
     ("dequantize", "oracles.tools.quantization_ports:dequantize_in_float32"),
     ("quantized_matmul", "oracles.tools.quantization_ports:matmul_in_pieces_of_1024"),
     ("prune_2_4", "oracles.tools.quantization_ports:two_four_by_comparing"),
+    ("all_reduce", "oracles.tools.rank_ports:all_reduce_by_halves"),
+    ("bucketed_all_reduce", "oracles.tools.rank_ports:gradients_by_columns"),
+    ("accumulate_gradients", "oracles.tools.rank_ports:gradients_as_they_come"),
+    ("row_parallel", "oracles.tools.rank_ports:row_parallel_as_one_product"),
+    ("clip_grad_norm_sharded", "oracles.tools.rank_ports:clip_by_one_vector"),
 )

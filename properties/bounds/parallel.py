@@ -76,20 +76,38 @@ def all_reduce_bound(arithmetic: ResolvedArithmetic, arrays: Sequence[ArrayLike]
 
 
 def reduce_scatter_bound(arithmetic: ResolvedArithmetic, arrays: Sequence[ArrayLike], *, op: str = "sum") -> dict[str, Float64]:
-    """`all_reduce_bound`, each rank's part of it: {"out.0", …}."""
+    """How far each rank's part of a reduction may be from the exact one: {"out.0", …}, the parts of `all_reduce_bound`.
+
+    >>> from oracles.properties import Arithmetic
+    >>> bool(reduce_scatter_bound(Arithmetic().resolve("float32"), [[1.0, 0.0], [2.0, 0.0]])["out.0"].max() < 2e-6)
+    True
+    """
     parts = np.split(all_reduce_bound(arithmetic, arrays, op=op)["out.0"], len(arrays))
     return {f"out.{r}": part for r, part in enumerate(parts)}
 
 
 def all_gather_bound(arithmetic: ResolvedArithmetic, arrays: Sequence[ArrayLike]) -> dict[str, Float64]:
-    """`moved_bound` of all arrays one behind the other: {"out.0", …}."""
+    """How far what is gathered may be from what was held: {"out.0", …}, 0 but where the format of `out` is a narrower one.
+
+    >>> from oracles.properties import Arithmetic
+    >>> all_gather_bound(Arithmetic().resolve("float32"), [[1.0], [2.0, 3.0]])["out.1"]
+    array([0., 0., 0.])
+    """
     whole = moved_bound(arithmetic, np.concatenate([arguments.widen("arrays", a) for a in arrays]))
     return {f"out.{r}": whole for r in range(len(arrays))}
 
 
 def bucketed_all_reduce_bound(arithmetic: ResolvedArithmetic, grads: Sequence[ArrayLike], arrival: ArrayLike, *, bucket_elements: int
                               ) -> dict[str, Float64]:
-    """`reduced_bound` of a mean over R ranks, whatever the buckets: {"grads.0", …}, each (R, ...)."""
+    """How far averaged gradients may be from the exact ones: {"grads.0", …}, each (R, ...), whatever the buckets and the arrival.
+
+        the bound of a mean of R arrays, in any order and tree, with R partial sums stored in the format of `out`
+
+    >>> from oracles.properties import Arithmetic
+    >>> a = Arithmetic().resolve("float32")
+    >>> bool(bucketed_all_reduce_bound(a, [[[1.0], [2.0]]], [[0], [0]], bucket_elements=1)["grads.0"].max() < 2e-6)
+    True
+    """
     bounds = {}
     for k, grad in enumerate(grads):
         x = arguments.widen("grads", grad)
@@ -99,7 +117,15 @@ def bucketed_all_reduce_bound(arithmetic: ResolvedArithmetic, grads: Sequence[Ar
 
 
 def accumulate_gradients_bound(arithmetic: ResolvedArithmetic, grads: ArrayLike, tokens: ArrayLike) -> dict[str, Float64]:
-    """`reduced_bound` of a sum over R ranks and A micro-batches, each stored, divided by the number of tokens: {"grads"} (R, ...)."""
+    """How far gradients per token may be from the exact ones: {"grads"} (R, ...), of sums over R ranks and A micro-batches.
+
+        the bound of a sum of R A arrays, in any order and tree, each partial sum stored, divided by the number of tokens
+
+    >>> from oracles.properties import Arithmetic
+    >>> a = Arithmetic().resolve("float32")
+    >>> bool(accumulate_gradients_bound(a, [[[1.0], [2.0]]], [[1, 1]])["grads"].max() < 2e-6)
+    True
+    """
     x = arguments.widen("grads", grads)
     total = int(np.asarray(tokens).sum())
     flat = x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
@@ -110,7 +136,14 @@ def accumulate_gradients_bound(arithmetic: ResolvedArithmetic, grads: ArrayLike,
 
 
 def tied_gradients_bound(arithmetic: ResolvedArithmetic, grads: ArrayLike) -> dict[str, Float64]:
-    """`reduced_bound` of a sum over S copies and R ranks, divided by R: {"grads"} (S, R, ...)."""
+    """How far the gradient of a tied weight may be from the exact one: {"grads"} (S, R, ...), of a sum over S copies and R ranks.
+
+        the bound of a sum of S R arrays, in any order and tree, each partial sum stored, divided by R
+
+    >>> from oracles.properties import Arithmetic
+    >>> bool(tied_gradients_bound(Arithmetic().resolve("float32"), [[[1.0], [2.0]]])["grads"].max() < 2e-6)
+    True
+    """
     x = arguments.widen("grads", grads)
     flat = x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
     one = reduced_bound(arithmetic, flat, terms=len(flat), divided=True, weigh=1.0 / x.shape[1], stored=len(flat))
@@ -118,7 +151,14 @@ def tied_gradients_bound(arithmetic: ResolvedArithmetic, grads: ArrayLike) -> di
 
 
 def flat_layout_bound(arithmetic: ResolvedArithmetic, sizes: ArrayLike, *, alignment: int = 1, world: int = 1) -> dict[str, Float64]:
-    """0 everywhere: offsets are integers."""
+    """How far offsets and the total may be from the exact ones: {"offsets", "total"}, 0 everywhere, whatever the arithmetic: integers.
+
+        |error| = 0
+
+    >>> from oracles.properties import Arithmetic
+    >>> flat_layout_bound(Arithmetic().resolve("float32"), [6, 3], alignment=4)["offsets"]
+    array([0., 0.])
+    """
     return {"offsets": np.zeros(np.shape(sizes)), "total": np.zeros(())}
 
 
@@ -166,13 +206,23 @@ def _linear(arithmetic: ResolvedArithmetic, pairs: list[tuple[Float64, Float64]]
 
 
 def shard_qkv_bound(arithmetic: ResolvedArithmetic, shards: tuple[list[Any], ...]) -> dict[str, Float64]:
-    """`moved_bound` of every shard: {"q.0", …, "k.0", …, "v.0", …}."""
+    """How far shards may be from the columns of the whole: {"q.0", …, "k.0", …, "v.0", …}, 0 but where `out` is a narrower format.
+
+    >>> from oracles.properties import Arithmetic
+    >>> shard_qkv_bound(Arithmetic().resolve("float32"), ([np.ones((1, 2))], [np.ones((1, 1))], [np.ones((1, 1))]))["q.0"]
+    array([[0., 0.]])
+    """
     return {f"{name}.{r}": moved_bound(arithmetic, arguments.widen(name, a)) for name, own in zip("qkv", shards) for r, a in enumerate(own)}
 
 
 def vocab_parallel_embedding_bound(arithmetic: ResolvedArithmetic, tokens: ArrayLike, table: ArrayLike, *, world: int
                                    ) -> dict[str, Float64]:
-    """`moved_bound` of the rows: a row and zeros are added, and no sum of them rounds: {"out.0", …}."""
+    """How far rows may be from those of the table: {"out.0", …}, 0 but where `out` is a narrower format: zeros are added exactly.
+
+    >>> from oracles.properties import Arithmetic
+    >>> vocab_parallel_embedding_bound(Arithmetic().resolve("float32"), [0], [[1.0]], world=1)["out.0"]
+    array([[0.]])
+    """
     rows = moved_bound(arithmetic, arguments.widen("table", table)[np.asarray(tokens)])
     return {f"out.{r}": rows for r in range(world)}
 
