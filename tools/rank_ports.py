@@ -57,6 +57,6 @@ def row_parallel_as_one_product(x_shards: Any, w_shards: Any, bias: Any) -> Any:
 def clip_by_one_vector(grads: Any, placement: Any, *, max_norm: float) -> Any:
     """The norm of one vector in which every element stands once."""
     wide = [np.asarray(g, np.float64) for g in grads]
-    norm = np.linalg.norm(np.concatenate([(g if kind else g[0]).reshape(-1) for g, kind in zip(wide, placement)]))
+    norm = float(np.linalg.norm(np.concatenate([(g if kind else g[0]).reshape(-1) for g, kind in zip(wide, placement)])))
     factor = min(1.0, max_norm / norm) if norm else 1.0
     return [g * factor for g in wide], np.asarray(norm)
