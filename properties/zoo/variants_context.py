@@ -15,7 +15,7 @@ from .textbook_shards import Array, Call
 
 FAMILY = "context-parallel"
 Lists = tuple[list[Array], ...]
-ALL = {"causal": (None, "bottom_right", "top_left")}
+ALL: dict[str, Any] = {"causal": (None, "bottom_right", "top_left")}
 
 
 def _call(q_shards: Any, k_shards: Any, v_shards: Any, **options: Any) -> Call:
