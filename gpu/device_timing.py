@@ -26,6 +26,7 @@ from .matmul_bf16 import matmul_bf16
 from .merge_attention import merge_attention
 from .softmax import log_sum_exp, softmax
 from .timed_call import Call
+from .timed_compression import compression_calls
 from .timed_decoding import cache_calls, decoding_calls
 
 RUNS, WARM_UP = 30, 5
@@ -64,7 +65,8 @@ def calls(cupy: Any, torch: Any, *, small: bool) -> list[Call]:
              lambda: flash_attention_backward(**biased, out=biased_out, lse=biased_lse, dout=dout), None, 3.5 * flops, "GFLOP/s"),
         Call("matmul bfloat16", lambda: matmul_bf16(a, b), torch and _torch_product(torch, n), 2 * n**3, "GFLOP/s"),
     ]  # fmt: skip
-    return [*found, *cache_calls(cupy, torch, small=small), *decoding_calls(cupy, small=small)]
+    return [*found, *cache_calls(cupy, torch, small=small), *decoding_calls(cupy, small=small),
+            *compression_calls(cupy, torch, small=small)]
 
 
 def _bfloat16(cupy: Any, *shape: int) -> Any:
