@@ -105,5 +105,7 @@ PEER_MODULES: dict[str, str] = {
     "torch_dynamic": "quantization",
     "torch_prune": "pruning",
     "bitsandbytes": "bitsandbytes_blocks",
+    "torch_ring": "torch_ranks",
+    "torch_pipelining": "torch_ranks",
     "sglang_radix": "sglang_allocator",
 }
