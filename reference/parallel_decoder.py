@@ -66,6 +66,9 @@ class ParallelDecoder:
 
     def __init__(self, decoder: Decoder, layout: ParallelLayout, *, forget: str = "") -> None:
         self.decoder, self.layout = decoder, layout
+        rows = [f"layers.{i}.{name}" for i in range(decoder.layers) for name in ("w_o", "experts" if decoder.experts else "w_down")]
+        if forget and forget not in rows:
+            raise ValueError(f"forget: got {forget!r}; want one of {', '.join(rows)}")
         self.setting = Setting(decoder, layout, Ledger(), forget)
         self._layers = [range(*ends) for ends in partition(decoder.layers, layout.pieces)]
 

@@ -90,7 +90,8 @@ def check(
     junit_file: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file.")] = None,
     causal: Annotated[list[str] | None, typer.Option(help="Declare an alignment the subject takes: bottom_right, top_left, none.")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Declare an input format, such as bfloat16; repeatable.")] = None,
-    layout: Annotated[str | None, typer.Option(help="Declare the layout: bhld or blhd.")] = None,
+    layout: Annotated[str | None, typer.Option(help=(
+        "Declare the layout: bhld or blhd. For `parallel`: the ranks, such as dp2.cp2:zigzag.tp2.sp.pp2.zero3."))] = None,
     framework: Annotated[str | None, typer.Option(help="Declare the array type: numpy, torch, jax or cupy.")] = None,
     arithmetic: Annotated[str | None, typer.Option(help="Declare an arithmetic by the name of its preset.")] = None,
     takes: Annotated[list[str] | None, typer.Option(help="Declare an optional argument that a cmd: program takes; repeatable.")] = None,
@@ -98,12 +99,27 @@ def check(
         "Declare values that an option takes, OPTION=VALUE or OPTION=VALUE,VALUE, such as pairing=half; repeatable."))] = None,
     emulate: Annotated[bool, typer.Option("--emulate", help="Run CUDA kernels, FILE.cu:KERNEL or gpu:PORT, on the CPU.")] = False,
     launch: Annotated[Path | None, typer.Option(help="For FILE.cu:KERNEL: a Python file whose launch(...) says how to launch it.")] = None,
+    zero: Annotated[int | None, typer.Option(help="For `parallel`: the stage of ZeRO, 0 to 3.")] = None,
+    sweep: Annotated[bool, typer.Option("--sweep", help="For `parallel`: all layouts of the sweep.")] = False,
+    train: Annotated[int | None, typer.Option(min=1, help="For `parallel`: so many steps of training beside one rank's.")] = None,
+    model: Annotated[str | None, typer.Option(help="For `parallel`: dense, tied, experts, plain-gates or two-layers.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="For `parallel`: steps, each from one rank's parameters.")] = 1,
+    forget: Annotated[str, typer.Option(help="For `parallel`: leave out this layer's all-reduce, such as layers.0.w_o.")] = "",
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Hold implementations to the laws of their operation. The declaring options are for subjects that do not declare themselves.
 
+    `check parallel` holds our decoder over simulated ranks to that of one rank.
+
     This runs the subject's code with your rights: its worker process protects you from crashes, not from malice.
     """
+    if what == ["parallel"]:
+        from .parallel_commands import check_parallel
+
+        raise typer.Exit(0 if check_parallel(layout=layout, zero=zero, sweep=sweep, training=train, model=model, steps=steps, seed=seed,
+                                             forget=forget, as_json=as_json) else 1)  # fmt: skip
+    if sweep or forget or zero is not None or train is not None or model is not None:
+        raise UsageError("--zero, --sweep, --train, --model, --forget: are for `oracles check parallel`")
     declared = {"causal": [None if a == "none" else a for a in causal or []], "dtypes": dtype, "layout": layout, "framework": framework,
                 "arithmetic": arithmetic, "takes": takes, "only": _values(only or [])}  # fmt: skip
     declared = {name: value for name, value in declared.items() if value}
