@@ -1,4 +1,4 @@
-"""Losses over rows of logits in ball arithmetic: cross-entropy, its gradient, its form over a cut vocabulary, distillation."""
+"""Losses over rows of logits in ball arithmetic: cross-entropy and distillation, their gradients, the form over a cut vocabulary."""
 
 from __future__ import annotations
 
@@ -62,6 +62,33 @@ def distillation_loss(student: ArrayLike, teacher: ArrayLike, targets: ArrayLike
     divergences = [_divergence(_Row(zt[place], T), _Row(z[place], T), divergence, b) for place in rows]
     soft = sum(divergences, arb(0)) / max(len(rows), 1)
     return {"loss": np.asarray(share * T**2 * soft + (1 - share) * hard, dtype=object)}
+
+
+def distillation_loss_backward(
+    student: ArrayLike, teacher: ArrayLike, targets: ArrayLike, dloss: ArrayLike, *, temperature: float, alpha: float, divergence: str,
+    beta: float = 0.5, ignore_index: int = -100,
+) -> dict[str, Balls]:  # fmt: skip
+    """dstudent: dloss / n (alpha T times the slope of the divergence, and (1 - alpha) (p_c - [c = y])); 0 in ignored rows."""
+    arb = flint().arb
+    T, share, b = arb(float(temperature)), arb(float(alpha)), arb(float(beta))
+    z, zt = (np.asarray(x).astype(np.float64) for x in (student, teacher))
+    result = cross_entropy_backward(z, targets, dloss, reduction="mean", ignore_index=ignore_index)["dlogits"] * (1 - share)
+    rows = [place for place, _, _, _ in _scored(z, targets, ignore_index=ignore_index)]
+    each = arb(float(np.asarray(dloss).astype(np.float64))) / max(len(rows), 1) * share * T
+    for place in rows:
+        slopes = _slopes(_Row(zt[place], T), _Row(z[place], T), divergence, b)
+        result[place] = [hard + each * slope for hard, slope in zip(result[place], slopes)]
+    return {"dstudent": result}
+
+
+def _slopes(t: _Row, s: _Row, divergence: str, beta: Any) -> list[Any]:
+    """The derivative of the divergence with respect to each of the student's logits over T; the ends of beta as in `_divergence`."""
+    if divergence == "forward_kl" or (divergence == "jsd" and beta == 0):
+        return [own - theirs for own, theirs in zip(s.p, t.p)]
+    mixed = divergence == "jsd" and beta != 1
+    log_q = [(beta * a + (1 - beta) * b).log() for a, b in zip(t.p, s.p)] if mixed else t.log_p
+    mean = _kl(s.p, s.log_p, log_q)
+    return [(1 - beta if mixed else 1) * own * (a - b - mean) for own, a, b in zip(s.p, s.log_p, log_q)]
 
 
 def _divergence(t: _Row, s: _Row, divergence: str, beta: Any) -> Any:

@@ -1,12 +1,17 @@
-"""A step of AdamW in ball arithmetic, by itself and on master weights. A rounded weight is proven, or it stays open."""
+"""A step of AdamW in ball arithmetic, by itself and on master weights, and gradients clipped by their norm.
+
+A rounded weight is proven, or it stays open.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from oracles.properties.array_lists import spread
 from oracles.reference import FloatFormat
 
 from .balls import elementwise, exact, total
@@ -48,6 +53,16 @@ def master_weight_step(grad: ArrayLike, master: ArrayLike, m: ArrayLike, v: Arra
         g = g * _factor(total(g * g), flint().arb(float(max_norm)))
     new = _stepped(old["master"], g, old["m"], old["v"], step, (lr, beta1, beta2, eps, weight_decay))
     return {"weights": elementwise(lambda x: _rounded(x, fmt), new["param"]), "master": new["param"], "m": new["m"], "v": new["v"]}
+
+
+def clip_grad_norm(grads: Sequence[ArrayLike], *, max_norm: float) -> dict[str, Balls]:
+    """grads.0, grads.1, … and norm: each times max_norm / norm where that is less than 1, the norm of all of them together."""
+    arb, wide = flint().arb, [exact(g) for g in grads]
+    together = np.concatenate([g.reshape(-1) for g in wide])
+    squares = total(together * together)
+    factor = _factor(squares, arb(float(max_norm)))
+    return {**spread("grads", [elementwise(lambda x: x * factor, g) for g in wide]),
+            "norm": np.asarray(squares.item().sqrt(), dtype=object)}  # fmt: skip
 
 
 def _factor(squares: Any, limit: Any) -> Any:

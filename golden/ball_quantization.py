@@ -53,6 +53,18 @@ def dequantize(q: ArrayLike, scale: ArrayLike, zero: ArrayLike, *, axis: int | N
     return {"out": out}
 
 
+def dequantize_blockwise(codes: ArrayLike, absmax: ArrayLike, *, block: int, codebook: ArrayLike, absmax_scale: ArrayLike | None = None,
+                         absmax_offset: float = 0.0) -> dict[str, Balls]:
+    """out: codebook[codes] times the maximum of the block, which may be absmax_scale absmax + absmax_offset."""
+    places, table, maxima = np.asarray(codes), exact(codebook), exact(absmax)
+    if absmax_scale is not None:
+        maxima = maxima * exact(absmax_scale).item() + flint().arb(float(absmax_offset))
+    out = exact(np.zeros(places.shape))
+    for index in np.ndindex(*places.shape):
+        out[index] = table[places[index]] * maxima[(*index[:-1], index[-1] // block)]
+    return {"out": out}
+
+
 def quantized_matmul(x: ArrayLike, q: ArrayLike, scale: ArrayLike, *, x_scale: ArrayLike,
                      bias: ArrayLike | None = None) -> dict[str, Balls]:
     """out: x_scale scale (x q) + bias."""

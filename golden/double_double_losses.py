@@ -1,4 +1,4 @@
-"""Losses over rows of logits in double-double: cross-entropy, its gradient, its form over a cut vocabulary, distillation."""
+"""Losses over rows of logits in double-double: cross-entropy and distillation, their gradients, the form over a cut vocabulary."""
 
 from __future__ import annotations
 
@@ -62,27 +62,54 @@ def distillation_loss(student: ArrayLike, teacher: ArrayLike, targets: ArrayLike
                       beta: float = 0.5, ignore_index: int = -100) -> Results:
     """loss, a single number."""
     hard = cross_entropy(student, targets, reduction="mean", ignore_index=ignore_index)["loss"]
-    sides = []
-    for logits in (teacher, student):
-        x = exact(_scored(logits, targets, ignore_index=ignore_index).z) / float(temperature)
-        top = x.hi.argmax(axis=-1)[:, None]
-        above = x - DD(np.take_along_axis(x.hi, top, axis=-1), np.take_along_axis(x.lo, top, axis=-1))
-        e = functions.exp(above)
-        l = e.sum(keepdims=True)
-        sides.append((e / l, above - functions.log(l)))
-    (t, log_t), (s, log_s) = sides
+    (t, log_t), (s, log_s) = (_softened(_scored(z, targets, ignore_index=ignore_index).z, temperature) for z in (teacher, student))
     b = exact(float(beta))
     if divergence == "forward_kl" or (divergence == "jsd" and beta == 0.0):
         each = t * (log_t - log_s)
     elif divergence == "reverse_kl" or (divergence == "jsd" and beta == 1.0):
         each = s * (log_s - log_t)
     else:
-        m = t * b + s * (1.0 - b)
-        log_m = functions.log(where(m.hi == 0.0, 1.0, m))                       # where neither has any weight left, nothing is added
+        log_m = _log_mixture(t, s, b)
         each = t * (log_t - log_m) * b + s * (log_s - log_m) * (1.0 - b)
     n = max(len(t.hi), 1)
     factor = exact(float(temperature)) * float(temperature) * float(alpha)
     return {"loss": each.sum().sum() / float(n) * factor + hard * (1.0 - exact(float(alpha)))}
+
+
+def distillation_loss_backward(
+    student: ArrayLike, teacher: ArrayLike, targets: ArrayLike, dloss: ArrayLike, *, temperature: float, alpha: float, divergence: str,
+    beta: float = 0.5, ignore_index: int = -100,
+) -> Results:  # fmt: skip
+    """dstudent, the shape of student."""
+    hard = cross_entropy_backward(student, targets, dloss, reduction="mean", ignore_index=ignore_index)["dlogits"]
+    rows = _scored(student, targets, ignore_index=ignore_index)
+    (t, log_t), (s, log_s) = (_softened(_scored(z, targets, ignore_index=ignore_index).z, temperature) for z in (teacher, student))
+    b = exact(float(beta))
+    if divergence == "forward_kl" or (divergence == "jsd" and beta == 0.0):
+        slope = s - t
+    else:
+        mixed = divergence == "jsd" and beta != 1.0
+        apart = log_s - (_log_mixture(t, s, b) if mixed else log_t)
+        slope = s * (apart - (s * apart).sum(keepdims=True)) * (1.0 - b if mixed else 1.0)
+    n = max(len(rows.z), 1)
+    each = exact(float(np.asarray(dloss).astype(np.float64))) / float(n) * float(alpha) * float(temperature)
+    return {"dstudent": _spread(slope * each, rows.counts, np.shape(student)) + hard * (1.0 - exact(float(alpha)))}
+
+
+def _softened(z: Float64, temperature: float) -> tuple[DD, DD]:
+    """p and ln p of logits over a temperature, (n, V) each."""
+    x = exact(z) / float(temperature)
+    top = x.hi.argmax(axis=-1)[:, None]
+    above = x - DD(np.take_along_axis(x.hi, top, axis=-1), np.take_along_axis(x.lo, top, axis=-1))
+    e = functions.exp(above)
+    l = e.sum(keepdims=True)
+    return e / l, above - functions.log(l)
+
+
+def _log_mixture(t: DD, s: DD, b: DD) -> DD:
+    """ln (b t + (1 - b) s); 0 where neither has any weight left, to which nothing is added."""
+    m = t * b + s * (1.0 - b)
+    return functions.log(where(m.hi == 0.0, 1.0, m))
 
 
 def _scored(logits: ArrayLike, targets: ArrayLike, *, weights: ArrayLike | None = None, ignore_index: int = -100,

@@ -1,12 +1,14 @@
-"""A step of AdamW in double-double, by itself and on master weights."""
+"""A step of AdamW in double-double, by itself and on master weights, and gradients clipped by their norm."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from oracles.properties.array_lists import spread
 from oracles.reference import FloatFormat
 
 from .double_double import DD, exact, sqrt, where
@@ -38,6 +40,18 @@ def master_weight_step(grad: ArrayLike, master: ArrayLike, m: ArrayLike, v: Arra
         g = g * (float(max_norm) / norm)
     new = adamw_step(master, g, m, v, **options)
     return {"weights": exact(narrow.round(new["param"].hi)), "master": new["param"], "m": new["m"], "v": new["v"]}
+
+
+def clip_grad_norm(grads: Sequence[ArrayLike], *, max_norm: float) -> Results:
+    """grads.0, grads.1, … and norm, the norm of all over a power of two near the largest, so that no square overflows or vanishes."""
+    wide = [exact(g) for g in grads]
+    together = exact(np.concatenate([g.hi.reshape(-1) for g in wide]))
+    exponent = int(np.frexp(np.abs(together.hi).max(initial=0.0))[1])
+    x = together.scaled(-exponent)
+    norm = sqrt((x * x).sum()).scaled(exponent)
+    if norm.hi > max_norm:
+        wide = [g * (float(max_norm) / norm) for g in wide]
+    return {**spread("grads", wide), "norm": norm}
 
 
 def _power(b: DD, t: int) -> DD:

@@ -37,6 +37,14 @@ def dequantize(q: ArrayLike, scale: ArrayLike, zero: ArrayLike, *, axis: int | N
     return {"out": (exact(q) - z) * s}
 
 
+def dequantize_blockwise(codes: ArrayLike, absmax: ArrayLike, *, block: int, codebook: ArrayLike, absmax_scale: ArrayLike | None = None,
+                         absmax_offset: float = 0.0) -> Results:
+    """out, the shape of codes."""
+    a = exact(absmax) if absmax_scale is None else exact(absmax) * exact(absmax_scale) + float(absmax_offset)
+    numbers = np.arange(np.shape(codes)[-1]) // block
+    return {"out": exact(codebook)[np.asarray(codes)] * a[..., numbers]}
+
+
 def quantized_matmul(x: ArrayLike, q: ArrayLike, scale: ArrayLike, *, x_scale: ArrayLike, bias: ArrayLike | None = None) -> Results:
     """out (N, M)."""
     total = np.asarray(x).astype(np.int64) @ np.asarray(q).astype(np.int64)

@@ -16,6 +16,7 @@ import numpy as np
 from oracles import reference
 from oracles.properties import safetensors_file
 from oracles.properties.arithmetic import Arithmetic
+from oracles.properties.array_lists import whole_name
 from oracles.properties.command_subject import to_file
 from oracles.properties.declaration import UsageError
 from oracles.properties.operation import INTEGER
@@ -152,6 +153,6 @@ def _readme(names: Sequence[str], asked: Sequence[Question]) -> str:
     rows = []
     for name in names:
         mine = [question for question in asked if question.case.operation == name]
-        results = ", ".join(dict.fromkeys(result for question in mine for result in question.wanted)) or "calls"
+        results = ", ".join(dict.fromkeys(whole_name(result) for question in mine for result in question.wanted)) or "calls"
         rows.append(f"| [{name}](operations/{name}.md) | {len(mine)} | {results} |")
     return (READERS / "README.md").read_text().replace("{operations}", "\n".join(rows))

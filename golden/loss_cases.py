@@ -121,6 +121,12 @@ def distillation_loss_cases() -> list[Case]:
     return cases
 
 
+def distillation_loss_backward_cases() -> list[Case]:
+    """The same rows with a gradient of the loss, one number."""
+    return [Case("distillation_loss_backward", {**case.arrays, "dloss": draws.normal(f"distil {case.origin} dloss", (), "float32")},
+                 case.options, origin=case.origin) for case in distillation_loss_cases()]  # fmt: skip
+
+
 def _scored(key: str, dtype: str, shape: tuple[int, ...], given: tuple[str, ...], exponent: int, ignore_index: int) -> dict[str, Array]:
     """Logits, targets, and class weights where they are asked for."""
     z, y = draws.normal(f"{key} logits", shape, dtype, exponent=exponent), _targets(key, shape[:-1], shape[-1], given)

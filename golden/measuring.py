@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from oracles.properties.arithmetic import Arithmetic
+from oracles.properties.array_lists import whole_name
 from oracles.properties.case import Case
 from oracles.properties.conventions import declared
 from oracles.properties.operations import operation_named
@@ -62,8 +63,9 @@ def measured(folder: Path = store.DATA, *, progress: Callable[[str], None] = lam
         operation, conventions = operation_named(case.operation), declared({}, case.operation)
         answer, bound = operation.answer(case, conventions), operation.bound(arithmetic, case, conventions)
         for name, value in limbs.items():
-            row = rows.setdefault((case.operation, name), Measured(case.operation, name))
-            _add(row, case.origin, answer[name], value, bound[name], _unit(case, name, value))
+            whole = whole_name(name)                                            # a list of arrays has one row
+            row = rows.setdefault((case.operation, whole), Measured(case.operation, whole))
+            _add(row, case.origin if whole == name else f"{case.origin} {name}", answer[name], value, bound[name], _unit(case, name, value))
     return list(rows.values())
 
 

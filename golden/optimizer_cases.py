@@ -1,5 +1,5 @@
 """Golden cases of optimizers: first and late steps, moments at 0, gradients of every size, no decay, no momentum;
-and steps on master weights from the gradient of a scaled loss, clipped or not, spoilt or not."""
+steps on master weights from the gradient of a scaled loss, clipped or not, spoilt or not; and lists of gradients clipped by their norm."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from oracles.properties.array_lists import spread
 from oracles.properties.case import Case
 
 from . import draws
@@ -59,6 +60,44 @@ MASTER: dict[str, tuple[str, tuple[int, ...], dict[str, Any], str, int]] = {
     "a-gradient-of-nan": ("float32", (9,), {}, "nan", 10),
     "small-weights": ("float32", (17,), {"fmt": "float16", "lr": 1e-8}, "small", 10),
 }  # fmt: skip
+
+# name: (format, shapes of the gradients, max_norm, how they lie, exponent)
+CLIP: dict[str, tuple[str, tuple[tuple[int, ...], ...], float, str, int]] = {
+    "smallest": ("float64", ((1,),), 0.5, "drawn", 0),
+    "no-axes": ("float32", ((), ()), 0.25, "drawn", 0),
+    "clipped": ("float32", ((5, 7), (9,), (3,)), 1.0, "drawn", 0),
+    "within-the-norm": ("float32", ((5, 7), (9,), (3,)), 100.0, "drawn", 0),
+    "at-the-norm": ("float64", ((1,), (2,)), 5.0, "three-four-five", 0),
+    "just-beyond-the-norm": ("float64", ((1,), (2,)), 5.0 - 2.0**-50, "three-four-five", 0),
+    "empty-among-others": ("float32", ((0,), (4,), (2, 0)), 1.0, "drawn", 0),
+    "nothing": ("float32", ((0,),), 1.0, "drawn", 0),
+    "limit-of-zero": ("float32", ((4,), (3,)), 0.0, "drawn", 0),
+    "gradients-of-zero": ("float32", ((4,), (3,)), 1.0, "zeros", 0),
+    "one-outweighs": ("float32", ((33,), (65,)), 1.0, "outlier", 0),
+    "float64": ("float64", ((17,), (3, 5)), 0.3, "drawn", 0),
+    "bfloat16": ("bfloat16", ((33,), (4, 4)), 1.0, "drawn", 0),
+    "float16": ("float16", ((33,), (4, 4)), 0.3, "drawn", 0),
+    "tile-border": ("float32", ((257,), (129, 2)), 1.0, "drawn", 0),
+    "many": ("float32", ((2,),) * 6, 1.0, "drawn", 0),
+    "large": ("float64", ((5,), (4,)), 2.0**190, "drawn", 200),                 # further out squares may overflow, and nothing is promised
+    "small": ("float64", ((5,), (4,)), 2.0**-210, "drawn", -200),
+    "large-float32": ("float32", ((5,), (4,)), 1.0, "drawn", 50),
+}  # fmt: skip
+
+
+def clip_grad_norm_cases() -> list[Case]:
+    """The cases of `CLIP`."""
+    cases = []
+    for name, (dtype, shapes, limit, how, exponent) in CLIP.items():
+        grads = [np.asarray(draws.normal(f"clip {name} {i}", shape, dtype, exponent=exponent)) for i, shape in enumerate(shapes)]
+        if how == "zeros":
+            grads = [np.zeros_like(g) for g in grads]
+        if how == "three-four-five":
+            grads = [np.array([3.0]), np.array([0.0, -4.0])]
+        if how == "outlier":
+            grads[0][7] = 2.0**12
+        cases.append(Case("clip_grad_norm", spread("grads", grads), {"max_norm": limit}, origin=name))
+    return cases
 
 
 def adamw_step_cases() -> list[Case]:

@@ -1,4 +1,4 @@
-"""Golden cases of quantization: codes with their scales, numbers made of codes, products of codes.
+"""Golden cases of quantization: codes with their scales, numbers made of codes and of places in a table, products of codes.
 
 No code and no zero point stands within rounding of a half, in float64; in narrower arithmetic some may, and are left open there.
 """
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from oracles.properties.case import Case
+from oracles.reference import NF4, FloatFormat
 
 from . import draws
 from .draws import Array
@@ -57,6 +58,27 @@ DEQUANTIZE: dict[str, tuple[tuple[int, int], tuple[int, ...], str, tuple[int, ..
     "tile-border": ((-127, 128), (2, 257), "float32", (2, 3), {"group": 128}, False),
 }  # fmt: skip
 
+# name: (shape of the codes, block, numbers in the table, format, whether the maxima of blocks are codes themselves). 16: the table of NF4.
+BLOCKWISE: dict[str, tuple[tuple[int, ...], int, int, str, bool]] = {
+    "smallest": ((1,), 1, 16, "float64", False),
+    "nothing": ((0,), 4, 16, "float32", False),
+    "no-rows": ((0, 5), 4, 16, "float32", False),
+    "one-block": ((64,), 64, 16, "float32", False),
+    "blocks": ((3, 64), 16, 16, "float32", False),
+    "short-last-block": ((2, 19), 8, 16, "float32", False),
+    "block-larger-than-the-row": ((3, 5), 64, 16, "float32", False),
+    "table-of-two": ((33,), 4, 2, "float32", False),
+    "table-of-256": ((2, 130), 32, 256, "float32", False),
+    "bfloat16": ((3, 40), 8, 16, "bfloat16", False),
+    "float16": ((3, 40), 8, 16, "float16", False),
+    "float64": ((2, 3, 17), 5, 16, "float64", False),
+    "maxima-quantized": ((3, 64), 16, 16, "float32", True),
+    "maxima-quantized-float64": ((2, 19), 8, 16, "float64", True),
+    "maxima-quantized-bfloat16": ((2, 40), 8, 16, "bfloat16", True),
+    "tile-border": ((1, 257), 64, 16, "bfloat16", False),
+}  # fmt: skip
+OFFSET = 1.5                                                                    # of maxima that are quantized
+
 # name: (shape (N, C, M), format of scales and bias, shape of scale, shape of x_scale, whether there is a bias, largest code)
 PRODUCTS: dict[str, tuple[tuple[int, int, int], str, tuple[int, ...], tuple[int, ...], bool, int]] = {
     "smallest": ((1, 1, 1), "float64", (), (), False, 127),
@@ -103,6 +125,24 @@ def dequantize_cases() -> list[Case]:
         arrays["scale"] = np.abs(draws.normal(f"dequantize {name} scale", scales, dtype, exponent=-4))
         arrays["zero"] = draws.whole(f"dequantize {name} zero", scales, 0, high) if affine else np.zeros(scales, dtype=np.int64)
         cases.append(Case("dequantize", arrays, options, origin=name))
+    return cases
+
+
+def dequantize_blockwise_cases() -> list[Case]:
+    """The cases of `BLOCKWISE`: a table and maxima of one format, or codes of maxima with a scale and an offset."""
+    cases = []
+    for name, (shape, block, size, dtype, nested) in BLOCKWISE.items():
+        key, blocks = f"blockwise {name}", (*shape[:-1], -(-shape[-1] // block))
+        table = FloatFormat(dtype).cast(NF4) if size == len(NF4) else np.sort(draws.normal(f"{key} table", (size,), dtype, exponent=-1))
+        arrays: dict[str, Array] = {"codes": draws.whole(f"{key} codes", shape, 0, size), "codebook": np.asarray(table)}
+        options: dict[str, Any] = {"block": block}
+        if nested:
+            arrays["absmax"] = FloatFormat(dtype).cast(draws.whole(f"{key} absmax", blocks, -8, 9).astype(np.float64))
+            arrays["absmax_scale"] = np.abs(draws.normal(f"{key} scale", (), dtype, exponent=-4))
+            options["absmax_offset"] = OFFSET
+        else:
+            arrays["absmax"] = np.abs(draws.normal(f"{key} absmax", blocks, dtype))
+        cases.append(Case("dequantize_blockwise", {letter: np.asarray(x) for letter, x in arrays.items()}, options, origin=name))
     return cases
 
 

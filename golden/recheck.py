@@ -51,9 +51,11 @@ DOUBLE_DOUBLE: dict[str, Callable[..., Mapping[str, DD]]] = {
     "distillation_loss": double_double_losses.distillation_loss,
     "quantize": double_double_quantization.quantize,
     "dequantize": double_double_quantization.dequantize,
+    "dequantize_blockwise": double_double_quantization.dequantize_blockwise,
     "quantized_matmul": double_double_quantization.quantized_matmul,
     "adamw_step": double_double_optimizers.adamw_step,
     "master_weight_step": double_double_optimizers.master_weight_step,
+    "clip_grad_norm": double_double_optimizers.clip_grad_norm,
 }
 
 

@@ -231,7 +231,9 @@ FORMULAS: dict[str, Callable[[Mapping[str, Any]], Element]] = {
     "distillation_loss": textbook_losses.distillation_loss,
     "quantize": textbook_quantization.quantize,
     "dequantize": textbook_quantization.dequantize,
+    "dequantize_blockwise": textbook_quantization.dequantize_blockwise,
     "quantized_matmul": textbook_quantization.quantized_matmul,
     "adamw_step": textbook_optimizers.adamw_step,
     "master_weight_step": textbook_optimizers.master_weight_step,
+    "clip_grad_norm": textbook_optimizers.clip_grad_norm,
 }

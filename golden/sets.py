@@ -16,9 +16,9 @@ from .count_cases import count_traces
 from .decoding_cases import filter_probabilities_cases, mtp_loss_cases
 from .loop_cases import loop_traces
 from .loss_cases import cross_entropy_backward_cases, cross_entropy_cases, distillation_loss_cases, vocab_parallel_cross_entropy_cases
-from .optimizer_cases import adamw_step_cases, master_weight_step_cases
+from .optimizer_cases import adamw_step_cases, clip_grad_norm_cases, master_weight_step_cases
 from .packed_cases import attention_packed_backward_cases, attention_packed_cases
-from .quantization_cases import dequantize_cases, quantize_cases, quantized_matmul_cases
+from .quantization_cases import dequantize_blockwise_cases, dequantize_cases, quantize_cases, quantized_matmul_cases
 from .row_cases import log_sum_exp_cases, merge_attention_cases, softmax_cases
 from .trace_cases import function_traces, object_traces
 from .trace_stream import stream_traces
@@ -53,9 +53,11 @@ SETS: tuple[GoldenSet, ...] = (
     GoldenSet("distillation_loss", distillation_loss_cases, ball_losses.distillation_loss),
     GoldenSet("quantize", quantize_cases, ball_quantization.quantize),
     GoldenSet("dequantize", dequantize_cases, ball_quantization.dequantize),
+    GoldenSet("dequantize_blockwise", dequantize_blockwise_cases, ball_quantization.dequantize_blockwise),
     GoldenSet("quantized_matmul", quantized_matmul_cases, ball_quantization.quantized_matmul),
     GoldenSet("adamw_step", adamw_step_cases, ball_optimizers.adamw_step),
     GoldenSet("master_weight_step", master_weight_step_cases, ball_optimizers.master_weight_step),
+    GoldenSet("clip_grad_norm", clip_grad_norm_cases, ball_optimizers.clip_grad_norm),
 )
 
 

@@ -77,6 +77,33 @@ def distillation_loss(arguments: Mapping[str, Any]) -> Element:
     return element
 
 
+def distillation_loss_backward(arguments: Mapping[str, Any]) -> Element:
+    """dloss / n (alpha T^2 sum_i dD/ds_i ds_i/dz_c + (1 - alpha) (p_c - [c = y])),   ds_i/dz_c = s_i ([i = c] - s_c) / T."""
+    T, alpha, beta = (mp().mpf(float(arguments.get(name, 0.5))) for name in ("temperature", "alpha", "beta"))
+    sides = [_Rows({"logits": arguments[side], "targets": arguments["targets"]}) for side in ("teacher", "student")]
+    dloss = mp().mpf(float(np.asarray(arguments["dloss"]).astype(np.float64)))
+
+    def slope(t: Any, s: Any) -> Any:
+        """dD/ds of one class, s alone moved."""
+        if arguments["divergence"] == "forward_kl" or (arguments["divergence"] == "jsd" and beta == 0):
+            return -t / s
+        if arguments["divergence"] == "reverse_kl" or (arguments["divergence"] == "jsd" and beta == 1):
+            return mp().log(s / t) + 1
+        m = beta * t + (1 - beta) * s
+        return (1 - beta) * (-beta * t / m + mp().log(s / m) + 1 - s * (1 - beta) / m)
+
+    def element(name: str, index: tuple[int, ...]) -> Any:
+        place, c = index[:-1], index[-1]
+        if not sides[1].counts(place):
+            return mp().mpf(0)
+        t, s = (side.probabilities(place, T) for side in sides)
+        soft = mp().fsum(slope(t[i], s[i]) * s[i] * ((1 if i == c else 0) - s[c]) / T for i in range(len(s)))
+        hard = sides[1].probabilities(place)[c] - (1 if sides[1].y[place] == c else 0)
+        return dloss * (alpha * T**2 * soft + (1 - alpha) * hard) / len(sides[1].places)
+
+    return element
+
+
 def _kl(p: list[Any], q: list[Any]) -> Any:
     return mp().fsum(a * mp().log(a / b) for a, b in zip(p, q))
 

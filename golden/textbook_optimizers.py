@@ -1,4 +1,4 @@
-"""The textbook formulas of a step of AdamW, by itself and on master weights, one element at a time, in mpmath."""
+"""The textbook formulas of a step of AdamW, by itself and on master weights, and of clipping, one element at a time, in mpmath."""
 
 from __future__ import annotations
 
@@ -29,6 +29,21 @@ def _step(arguments: Mapping[str, Any], number: Callable[[str, tuple[int, ...]],
             return m if name == "m" else v
         move = m / (1 - b1**t) / (mp().sqrt(v / (1 - b2**t)) + eps) if m else m
         return theta - lr * (move + decay * theta)
+
+    return element
+
+
+def clip_grad_norm(arguments: Mapping[str, Any]) -> Element:
+    """g over max(1, norm / max_norm)."""
+    grads = [np.asarray(g).astype(np.float64) for g in arguments["grads"]]
+    norm = mp().sqrt(mp().fsum(mp().mpf(x) ** 2 for g in grads for x in g.reshape(-1).tolist()))
+    limit = mp().mpf(float(arguments["max_norm"]))
+
+    def element(name: str, index: tuple[int, ...]) -> Any:
+        if name == "norm":
+            return norm
+        x = mp().mpf(float(grads[int(name.partition(".")[2])][index]))
+        return x if norm <= limit else x * limit / norm
 
     return element
 

@@ -46,6 +46,19 @@ def dequantize(arguments: Mapping[str, Any]) -> Element:
     return element
 
 
+def dequantize_blockwise(arguments: Mapping[str, Any]) -> Element:
+    """(codebook[code] scale) absmax + codebook[code] offset."""
+    scale = mp().mpf(float(arguments["absmax_scale"])) if "absmax_scale" in arguments else mp().mpf(1)
+    offset = mp().mpf(float(arguments.get("absmax_offset", 0.0)))
+
+    def element(name: str, index: tuple[int, ...]) -> Any:
+        value = mp().mpf(float(arguments["codebook"][arguments["codes"][index]]))
+        a = mp().mpf(float(arguments["absmax"][(*index[:-1], index[-1] // arguments["block"])]))
+        return value * scale * a + value * offset
+
+    return element
+
+
 def quantized_matmul(arguments: Mapping[str, Any]) -> Element:
     """sum over c of (x_scale x_nc) (scale q_cm), and the bias."""
     scales = {name: np.asarray(arguments[name]).reshape(-1) for name in ("scale", "x_scale")}

@@ -13,6 +13,7 @@ import pytest
 
 from oracles.golden.export import READERS, export
 from oracles.golden.grade import Grade, grade
+from oracles.properties import safetensors_file
 
 from .submissions import answer, losses, run_on_all
 
@@ -43,11 +44,15 @@ def test_calls_must_be_answered_exactly(fault: str, tmp_path: Path) -> None:
 # A program of its own -----------------------------------------------------------------------------------------------------
 
 PROGRAM = Path(__file__).with_name("attention_program.py").read_text()
-def answered_by(program: str, exported: Path, tmp_path: Path) -> Grade:
+# Its forward pass, and the gradients that follow from it.
+BACKWARD = PROGRAM.rpartition("tensor_files.write(")[0] + Path(__file__).with_name("backward_program.py").read_text()
+
+
+def answered_by(program: str, exported: Path, tmp_path: Path, operation: str = "attention") -> Grade:
     shutil.copy(READERS / "tensor_files.py", tmp_path)
     (tmp_path / "program.py").write_text(program)
-    run_on_all([sys.executable, str(tmp_path / "program.py")], exported, "attention", tmp_path / "student")
-    (one,) = grade([tmp_path / "student"], ["attention"])
+    run_on_all([sys.executable, str(tmp_path / "program.py")], exported, operation, tmp_path / "student")
+    (one,) = grade([tmp_path / "student"], [operation])
     return one
 
 
@@ -68,3 +73,13 @@ def test_a_planted_fault_costs_the_cases_it_touches_and_no_other(exported: Path,
     one = answered_by(PROGRAM.replace("j >= p - left", "j >= p - left - 1"), exported, tmp_path)
     assert set(losses(one)) == {f"attention/{name}" for name in ("window-left", "window-both-lengths", "sinks-softcap-window")}
     assert one.score == 54 - 6
+
+
+def test_a_backward_pass_is_answered_without_the_forward_pass_that_is_kept_back(tmp_path: Path) -> None:
+    """What is handed out holds no out and no lse, and is enough: every point is earned by who makes them anew."""
+    export(tmp_path / "cases", ["attention_backward"])
+    given = [set(safetensors_file.read(path)[0]) for path in (tmp_path / "cases" / "inputs" / "attention_backward").iterdir()]
+    assert all({"q", "k", "v", "dout"} <= names and not names & {"out", "lse"} for names in given)
+    one = answered_by(BACKWARD, tmp_path / "cases", tmp_path, "attention_backward")
+    assert (losses(one), one.flags) == ({}, [])
+    assert one.score == one.max_score > 3 * len(given)
