@@ -50,6 +50,8 @@ from .optimizers import adamw_step, clip_grad_norm
 from .paged_attention import paged_attention, slot_mapping
 from .paging import BlockAllocator, OutOfBlocks
 from .paging_waste import PagingWaste, paging_waste
+from .parallel_decoder import ParallelDecoder, ParallelStep
+from .parallel_layout import ParallelLayout
 from .pipeline_parallel import PipelineRun, pipeline_loss, pipeline_step, run_schedule
 from .pipeline_schedule import Schedule, schedule, schedule_limits
 from .placement import Mesh, Partial, Placed, PlacementError, Replicated, Shard
@@ -127,6 +129,9 @@ __all__ = [
     "PagePool",
     "PagedCache",
     "PagingWaste",
+    "ParallelDecoder",
+    "ParallelLayout",
+    "ParallelStep",
     "ParameterCount",
     "Partial",
     "PipelineRun",

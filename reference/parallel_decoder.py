@@ -14,7 +14,7 @@ from . import arguments
 from .arguments import Float64, Int64
 from .collectives import all_reduce
 from .parallel_experts import experts_layer
-from .parallel_layers import synchronised
+from .parallel_layers import clip_placed, synchronised
 from .parallel_layout import ParallelLayout
 from .parallel_pieces import Back, Gradients, Setting, embed, layer, logits, score
 from .pipeline_parallel import run_schedule
@@ -84,15 +84,22 @@ class ParallelDecoder:
 
     def step(
         self, tokens: ArrayLike, targets: ArrayLike, weights: Weights, m: Mapping[str, ArrayLike], v: Mapping[str, ArrayLike], *,
-        step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, ignore_index: int = -100,
+        step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, max_norm: float | None = None,
+        ignore_index: int = -100,
     ) -> ParallelStep:  # fmt: skip
         """One step of AdamW by `Zero` of the layout's stage, from the state of one rank; vectors are not decayed.
 
-        The gradients are read off the first moments, (m' - beta1 m) / (1 - beta1): exactly, where m = 0 and beta1 = 1/2.
+        The gradients, clipped where max_norm says so, are read off the first moments, (m' - beta1 m) / (1 - beta1): exactly, where
+        m = 0 and beta1 = 1/2. The norm is that before the clip.
         """
         state = {name: checked_weights(x, self.decoder) for name, x in (("params", weights), ("m", m), ("v", v))}
         total, counts, placed = self._run(tokens, targets, state["params"], ignore_index)
         adam: dict[str, Any] = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay}
+        N, factor = max(sum(counts) // self.layout.tp, 1), 1.0
+        if max_norm is not None:                                                # of all stages and parts together: no `Zero` sees it
+            norm = self._norm(placed) / N
+            factor = min(1.0, max_norm / norm) if norm > 0.0 else 1.0
+            placed = [{name: g.with_arrays([factor * a for a in g.arrays]) for name, g in piece.items()} for piece in placed]
         after: dict[str, Named] = {"params": {}, "m": {}, "v": {}}
         squares = 0.0
         for piece in placed:
@@ -102,8 +109,18 @@ class ParallelDecoder:
                 for kind, named in new.items():
                     _same_as_before(after[kind], named)
         gradients = {name: (after["m"][name] - beta1 * state["m"][name]) / (1.0 - beta1) for name in state["m"]}
-        N = max(sum(counts) // self.layout.tp, 1)
-        return ParallelStep(total / N, float(np.sqrt(squares)), gradients, after["params"], after["m"], after["v"])
+        return ParallelStep(total / N, float(np.sqrt(squares)) / factor, gradients, after["params"], after["m"], after["v"])
+
+    def _norm(self, placed: list[Gradients]) -> float:
+        """The norm of the sums that the gradients are, each element once: copies over any axis, and a tied head, count once."""
+        squares, seen = 0.0, set[str]()
+        for piece in placed:
+            fresh = {name: g for name, g in piece.items() if name not in seen}
+            wanted: dict[str, Placements] = {name: self.placements(name) for name in fresh}
+            sums = synchronised(fresh, wanted, layer="clip_grad_norm", ledger=self.setting.ledger)
+            squares += clip_placed(list(sums.values()), max_norm=np.inf, ledger=self.setting.ledger)[1] ** 2
+            seen |= set(fresh)
+        return float(np.sqrt(squares))
 
     def placements(self, name: str) -> dict[str, Placement]:
         """How a weight is placed on the mesh of its stage."""

@@ -81,6 +81,23 @@ def test_every_stage_of_zero_takes_the_same_step_bit_for_bit() -> None:
     assert all((step.weights[name] == steps[0].weights[name]).all() for step in steps for name in weights)
 
 
+@pytest.mark.parametrize(("layout", "name"), [("dp2.tp2.pp2.mb2.zero2", "dense"), ("tp2.sp.zero3", "dense"), ("ep2.tp2", "experts"),
+                                              ("pp2.mb2", "tied")])  # fmt: skip
+def test_a_clip_scales_by_the_norm_of_all_ranks_and_stages(layout: str, name: str) -> None:
+    """Allowed: a sum of n squares and its root in any order, (n + 8) u, and the factor on each element."""
+    decoder = {**DECODERS, "tied": Decoder(**SIZES, tied=True)}[name]
+    tokens, targets, weights = problem(decoder)
+    zeros = {name: np.zeros_like(w) for name, w in weights.items()}
+    free, wide, clipped = (ParallelDecoder(decoder, ParallelLayout.read(layout)).step(
+        tokens, targets, weights, zeros, zeros, step=1, **ADAM, max_norm=limit) for limit in (None, 1e9, 2.0**-10))  # fmt: skip
+    assert all((wide.gradients[key] == free.gradients[key]).all() for key in weights)
+    norm = np.sqrt(sum((g * g).sum() for g in free.gradients.values()))
+    n = sum(g.size for g in weights.values())
+    assert abs(clipped.norm - norm) <= (n + 8) * 2.0**-53 * norm
+    for key, g in free.gradients.items():
+        assert (np.abs(clipped.gradients[key] - g * (2.0**-10 / norm)) <= (n + 16) * 2.0**-53 * np.abs(g) * (2.0**-10 / norm)).all()
+
+
 def test_the_parts_of_a_vocabulary_need_not_be_equal() -> None:
     z, y = np.random.default_rng(1).standard_normal((6, 5)), np.array([0, 4, 2, -100, 3, 1])
     arithmetic = Arithmetic().resolve("float64")
