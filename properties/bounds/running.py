@@ -22,6 +22,8 @@ from .sums import Rounding, g
 class Running:
     """x, and e: |computed - exact| <= e element by element, for every computation in a format of rounding r that takes x's formula.
 
+    As long as nothing overflows: whoever works in a narrow format sees to that.
+
     >>> one = Running.exact([1.0, 2.0], Rounding(u=0.25, eta=0.0, largest=1e9))
     >>> (one + one).e.tolist(), (one * one).e.tolist()
     ([0.5, 1.0], [0.25, 1.0])
@@ -126,7 +128,7 @@ def running_softmax(z: Running, seen: Bool | None = None) -> tuple[Running, Runn
     e = np.where(seen, np.exp(np.where(seen, z.x - m, 0.0)), 0.0)
     l = e.sum(axis=-1, keepdims=True)
     p, lse = e / l, m + np.log(l)
-    d = z.e + u * (3.0 * np.abs(m - z.x) + 4.0 * (np.abs(z.x) + np.abs(lse) + z.e) + 4.0 * n + 12.0)
-    D = np.where(seen, d, 0.0).max(axis=-1, keepdims=True)
+    d = np.where(seen, z.e + u * (3.0 * np.abs(m - z.x) + 4.0 * (np.abs(z.x) + np.abs(lse) + z.e) + 4.0 * n + 12.0), 0.0)
+    D = d.max(axis=-1, keepdims=True)
     lse_e = D + u * (8.0 * np.abs(np.log(l)) + 4.0 * (np.abs(m) + np.abs(lse)))
-    return Running(p, np.where(seen, p * np.expm1(d + D), 0.0) + seen * z.r.eta, z.r), Running(lse, lse_e, z.r)
+    return Running(p, p * np.expm1(d + D) + seen * z.r.eta, z.r), Running(lse, lse_e, z.r)
