@@ -49,6 +49,7 @@ DOUBLE_DOUBLE: dict[str, Callable[..., Mapping[str, DD]]] = {
     "cross_entropy_backward": double_double_losses.cross_entropy_backward,
     "vocab_parallel_cross_entropy": double_double_losses.vocab_parallel_cross_entropy,
     "distillation_loss": double_double_losses.distillation_loss,
+    "distillation_loss_backward": double_double_losses.distillation_loss_backward,
     "quantize": double_double_quantization.quantize,
     "dequantize": double_double_quantization.dequantize,
     "dequantize_blockwise": double_double_quantization.dequantize_blockwise,

@@ -229,6 +229,7 @@ FORMULAS: dict[str, Callable[[Mapping[str, Any]], Element]] = {
     "cross_entropy_backward": textbook_losses.cross_entropy_backward,
     "vocab_parallel_cross_entropy": textbook_losses.vocab_parallel_cross_entropy,
     "distillation_loss": textbook_losses.distillation_loss,
+    "distillation_loss_backward": textbook_losses.distillation_loss_backward,
     "quantize": textbook_quantization.quantize,
     "dequantize": textbook_quantization.dequantize,
     "dequantize_blockwise": textbook_quantization.dequantize_blockwise,

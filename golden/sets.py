@@ -15,7 +15,13 @@ from .compression_cases import compression_traces
 from .count_cases import count_traces
 from .decoding_cases import filter_probabilities_cases, mtp_loss_cases
 from .loop_cases import loop_traces
-from .loss_cases import cross_entropy_backward_cases, cross_entropy_cases, distillation_loss_cases, vocab_parallel_cross_entropy_cases
+from .loss_cases import (
+    cross_entropy_backward_cases,
+    cross_entropy_cases,
+    distillation_loss_backward_cases,
+    distillation_loss_cases,
+    vocab_parallel_cross_entropy_cases,
+)
 from .optimizer_cases import adamw_step_cases, clip_grad_norm_cases, master_weight_step_cases
 from .packed_cases import attention_packed_backward_cases, attention_packed_cases
 from .quantization_cases import dequantize_blockwise_cases, dequantize_cases, quantize_cases, quantized_matmul_cases
@@ -51,6 +57,7 @@ SETS: tuple[GoldenSet, ...] = (
     GoldenSet("cross_entropy_backward", cross_entropy_backward_cases, ball_losses.cross_entropy_backward),
     GoldenSet("vocab_parallel_cross_entropy", vocab_parallel_cross_entropy_cases, ball_losses.vocab_parallel_cross_entropy),
     GoldenSet("distillation_loss", distillation_loss_cases, ball_losses.distillation_loss),
+    GoldenSet("distillation_loss_backward", distillation_loss_backward_cases, ball_losses.distillation_loss_backward),
     GoldenSet("quantize", quantize_cases, ball_quantization.quantize),
     GoldenSet("dequantize", dequantize_cases, ball_quantization.dequantize),
     GoldenSet("dequantize_blockwise", dequantize_blockwise_cases, ball_quantization.dequantize_blockwise),
