@@ -10,6 +10,7 @@ from typing import Any
 
 from oracles.gpu import adamw as optimizers
 from oracles.gpu import cross_entropy as losses
+from oracles.gpu import experts as mixture
 from oracles.gpu import flash_attention as forward
 from oracles.gpu import flash_attention_backward as backward
 from oracles.gpu import kv_cache as cache
@@ -221,6 +222,19 @@ def master_weight_step(grad: Any, master: Any, m: Any, v: Any, *, loss_scale: fl
     return weights.astype("float32"), *others
 
 
+@subject("route", arithmetic=ARITHMETIC, dtypes=FORMATS, promises=["deterministic"])
+def route(logits: Any, *, k: int, normalize: bool, bias: Any = None) -> Any:
+    """kernels/experts.cu; its gates of float32 rounded to the format of the logits, as the contract has them."""
+    ids, gates = mixture.route(logits, k=k, normalize=normalize, bias=bias, backend=EMULATED)
+    return ids, gates.astype(logits.dtype)
+
+
+@subject("moe_layer", arithmetic=ARITHMETIC, dtypes=FORMATS, promises=["deterministic"])
+def moe_layer(x: Any, logits: Any, weights: Any, *, k: int, normalize: bool, bias: Any = None, capacity: Any = None) -> Any:
+    """kernels/experts.cu: routing, dispatch, one product an expert, combine."""
+    return mixture.moe_layer(x, logits, weights, k=k, normalize=normalize, bias=bias, capacity=capacity, backend=EMULATED)
+
+
 GPU_PORTS: tuple[tuple[str, str], ...] = (
     ("softmax", "oracles.tools.gpu_ports:softmax"),
     ("log_sum_exp", "oracles.tools.gpu_ports:log_sum_exp"),
@@ -246,4 +260,6 @@ GPU_PORTS: tuple[tuple[str, str], ...] = (
     ("cross_entropy_backward", "oracles.tools.gpu_ports:cross_entropy_backward"),
     ("adamw_step", "oracles.tools.gpu_ports:adamw_step"),
     ("master_weight_step", "oracles.tools.gpu_ports:master_weight_step"),
+    ("route", "oracles.tools.gpu_ports:route"),
+    ("moe_layer", "oracles.tools.gpu_ports:moe_layer"),
 )

@@ -45,6 +45,7 @@ OWN_KERNELS: dict[str, tuple[tuple[str, str], ...]] = {
     "prune_2_4.cu": (("prune_2_4", "pruning:prune_2_4"),),
     "cross_entropy.cu": (("cross_entropy", "cross_entropy:cross_entropy"),
                          ("cross_entropy_backward", "cross_entropy:cross_entropy_backward")),
+    "experts.cu": (("route", "experts:route"), ("moe_layer", "experts:moe_layer")),
     "adamw.cu": (("adamw_step", "adamw:adamw_step"), ("master_weight_step", "adamw:master_weight_step")),
 }
 IN_PLACE = {"write_kv": ("k_cache", "v_cache")}

@@ -20,6 +20,7 @@ import pytest
 from oracles.gpu import Kernel, KernelFault
 from oracles.gpu.adamw import adamw_step, master_weight_step
 from oracles.gpu.cross_entropy import cross_entropy_with_gradient
+from oracles.gpu.experts import moe_layer
 from oracles.gpu.kernel import KERNELS
 from oracles.gpu.kv_cache import write_kv
 from oracles.gpu.launching import Backend
@@ -118,10 +119,15 @@ def run_adamw(backend: Backend) -> Any:
     return *stepped, *adamw_step(p, g, m, abs(v), **numbers)
 
 
+def run_experts(backend: Backend) -> Any:
+    """Two blocks of tokens, some dropped; products of two tiles in every direction."""
+    return moe_layer(draw(45, 19), draw(45, 3), draw(3, 19, 20), k=2, normalize=True, bias=draw(3), capacity=25, backend=backend)
+
+
 CALLS: dict[str, Callable[[Backend], Any]] = {
     "rope": run_rope, "write_kv": run_write, "paged_decode": run_paged, "mla_decode": run_latent, "filter": run_filter,
     "sample": run_sample, "speculative_verify": run_verify, "quantize": run_quantize, "matmul_int8": run_int8,
-    "prune_2_4": run_two_four, "cross_entropy": run_loss, "adamw": run_adamw,
+    "prune_2_4": run_two_four, "cross_entropy": run_loss, "adamw": run_adamw, "experts": run_experts,
 }  # fmt: skip
 
 
@@ -141,7 +147,8 @@ def test_the_checked_run_finds_nothing(call: str) -> None:
 # Where barriers stand, and the calls that need them.
 FILES = {"decode.cuh": ("paged_decode", "mla_decode"), "paged_decode.cu": ("paged_decode",), "mla_decode.cu": ("mla_decode",),
          "masses.cuh": ("filter", "speculative_verify"), "sampling.cu": ("filter",),
-         "matmul_int8.cu": ("matmul_int8",), "cross_entropy.cu": ("cross_entropy",), "adamw.cu": ("adamw",)}
+         "matmul_int8.cu": ("matmul_int8",), "cross_entropy.cu": ("cross_entropy",), "adamw.cu": ("adamw",),
+         "experts.cu": ("experts",)}
 WEAKER = {"__syncthreads();": ("", "__syncwarp();"), "__syncwarp();": ("",)}
 # (file, which of its barriers, call): why nothing there tells that it is gone.
 EQUIVALENT = {
