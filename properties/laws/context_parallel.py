@@ -242,7 +242,8 @@ def key_gradients_sum_to_zero(trial: Trial) -> Judgement:
     if not got:
         return NOTHING
     total, wide = got["dk"].sum(axis=2), allowed["dk"].sum(axis=2)
-    return pinned(within({"dk": total}, {"dk": np.zeros(total.shape)}, {"dk": wide + 2.0**-52 * np.abs(got["dk"]).sum(axis=2)}), trial)
+    own = 2.0**-52 * np.nan_to_num(np.abs(got["dk"]), posinf=0.0).sum(axis=2)   # of this sum; a NaN in dk is one in the total
+    return pinned(within({"dk": total}, {"dk": np.zeros(total.shape)}, {"dk": wide + own}), trial)
 
 
 def _padded(case: Case) -> Case | None:

@@ -15,6 +15,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -68,10 +69,10 @@ class GlooRanks:
     def _start(self) -> None:
         self._meeting = tempfile.TemporaryDirectory(prefix="oracles-ranks-")
         place = str(Path(self._meeting.name) / "store")
-        for rank in range(self.world):
-            process = WorkerProcess(_MODULE, f"rank {rank}", [str(rank), str(self.world), place, str(self.seconds)], seconds=self.seconds)
-            self._ranks.append(process)
-            process.start()
+        self._ranks = [WorkerProcess(_MODULE, f"rank {rank}", [str(rank), str(self.world), place, str(self.seconds)], seconds=self.seconds)
+                       for rank in range(self.world)]  # fmt: skip
+        with ThreadPoolExecutor(self.world) as starting:                        # each waits for an import of PyTorch
+            list(starting.map(WorkerProcess.start, self._ranks))
 
     def _answers(self, function: str) -> list[dict[str, Array]]:
         found: dict[int, dict[str, Array]] = {}
