@@ -6,7 +6,7 @@ https://github.com/pytorch/pytorch/blob/main/torch/distributed/tensor/experiment
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -36,7 +36,7 @@ def library_versions(name: str) -> dict[str, str]:
     return {"torch": library_version("torch", extra="torch")}
 
 
-def _living(name: str, arrays: list[Mapping[str, Any]], options: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _living(name: str, arrays: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """On ranks that live on between calls."""
     return ranks(len(arrays)).call(f"{calls.__name__}:{name}", arrays, options)
 

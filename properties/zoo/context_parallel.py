@@ -132,7 +132,7 @@ def global_places(q: Any, k_shards: Any, v_shards: Any, indices: Any, *, interle
     S = k_shards[0].shape[2]
 
     def places(row: Array, r: int, R: int, interleave: int) -> Array:
-        return row[(row >= 0) & (row < S)]
+        return np.asarray(row[(row >= 0) & (row < S)])
 
     return textbook.sharded_cache_attention(q, k_shards, v_shards, indices, interleave=interleave, scale=scale, places=places)
 

@@ -15,15 +15,15 @@ import numpy as np
 
 SECONDS = 30.0
 Tensors = dict[str, Any]
-RANKS: Callable[[str, list[Mapping[str, Any]], Mapping[str, Any]], list[dict[str, Any]]] | None = None
+RANKS: Callable[[str, Sequence[Mapping[str, Any]], Mapping[str, Any]], list[dict[str, Any]]] | None = None
 
 
-def on_ranks(name: str, arrays: list[Mapping[str, Any]], options: Mapping[str, Any]) -> list[dict[str, Any]]:
+def on_ranks(name: str, arrays: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What the function of that name returns on each rank."""
     return _forked(name, arrays, options) if RANKS is None else RANKS(name, arrays, options)
 
 
-def _forked(name: str, arrays: list[Mapping[str, Any]], options: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _forked(name: str, arrays: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Ranks for one call alone."""
     import multiprocessing
 
@@ -148,22 +148,16 @@ def pipeline_on_rank(tensors: Tensors, options: Mapping[str, Any]) -> Tensors:
     import torch.distributed
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-    rank, weight = torch.distributed.get_rank(), torch.nn.Parameter(tensors["weight"].clone())
-
-    class Piece(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = weight
-
-        def forward(self, y: Any) -> Any:
-            return torch.tanh(y @ self.weight)
+    rank, linear = torch.distributed.get_rank(), torch.nn.Linear(1, 1, bias=False)
+    linear.weight = torch.nn.Parameter(tensors["weight"].T.contiguous())        # it multiplies by the transposed weight
+    piece, dtype = torch.nn.Sequential(linear, torch.nn.Tanh()), tensors["x"].dtype
 
     def loss_of(y: Any, goal: Any) -> Any:
         return ((y - goal[..., 0]) ** 2 * goal[..., 1]).sum() / 2
 
-    total, dx = torch.zeros((), dtype=weight.dtype), torch.zeros_like(tensors["x"])
+    total, dx = torch.zeros((), dtype=dtype), torch.zeros_like(tensors["x"])
     for start, stop in options["runs"]:
-        stage = PipelineStage(Piece(), rank, 2, torch.device("cpu"))
+        stage = PipelineStage(piece, rank, 2, torch.device("cpu"))
         schedule = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[options["kind"]]
         order = schedule(stage, (stop - start) // options["size"], loss_fn=loss_of, scale_grads=False)
         losses: list[Any] = []
@@ -174,4 +168,4 @@ def pipeline_on_rank(tensors: Tensors, options: Mapping[str, Any]) -> Tensors:
         else:
             order.step(target=tensors["targets"][start:stop], losses=losses)
             total = total + sum(one.detach() for one in losses)
-    return {"dweight": weight.grad, "dx": dx, "loss": total}
+    return {"dweight": linear.weight.grad.T.contiguous(), "dx": dx, "loss": total}
