@@ -209,7 +209,8 @@ def _not_covered(run: Run) -> tuple[str, ...]:
     lines += [f"{what}: declared away" for flag, what in _FEATURES.items() if not getattr(coverage, flag) and "q" in contract.required]
     if "causal" in coverage.arguments:
         lines += [f"causal = {a}: not declared" for a in ("bottom_right", "top_left") if a not in coverage.causal]
-    lines += [f"inputs in {name}: not declared" for name in ("float64", "float32", "float16", "bfloat16") if name not in coverage.dtypes]
+    formats = ("float64", "float32", "float16", "bfloat16") if set(contract.required) - set(contract.choices) else ()      # of arrays
+    lines += [f"inputs in {name}: not declared" for name in formats if name not in coverage.dtypes]
     lines += [f"{option} other than {', '.join(taken)}: not declared" for option, taken in coverage.only]
     if coverage.head_dims is not None:
         lines.append(f"head sizes other than {', '.join(map(str, coverage.head_dims))}: not declared")
@@ -229,6 +230,6 @@ _FEATURES = {
 def describe(case: Case) -> str:
     """A case in one line: shapes, dtype, options."""
     shapes = ", ".join(f"{name} {'x'.join(map(str, array.shape)) or 'scalar'}" for name, array in case.arrays.items())
-    dtype = next(iter(case.arrays.values())).dtype
+    dtype = next((str(array.dtype) for array in case.arrays.values()), "")
     options = ", ".join(f"{name}={value!r}" for name, value in case.options.items())
-    return f"{shapes}; {dtype}" + (f"; {options}" if options else "")
+    return "; ".join(part for part in (shapes, dtype, options) if part)

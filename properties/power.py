@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .array_lists import whole_name
 from .case import Case
 from .comparison import Float64, ratios
 from .laws.attention_terms import is_empty, visible
@@ -53,7 +54,7 @@ def describe(power: Mapping[str, Any]) -> list[str]:
         parts += [f"{words[w]} in {found[w][0]} of {found[w][1]} cases" for w in words if w in found and found[w][1]]
         shares = {result: value for result, value in found["relative_error"].items() if value is not None}
         parts += [f"{result} off by {value:.1g} of itself" if value else f"any change of {result}" for result, value in shares.items()]
-        lines.append(f"in {name} it would have seen: " + "; ".join(parts))
+        lines += [f"in {name} it would have seen: " + "; ".join(parts)] if parts else []
     return lines
 
 
@@ -66,7 +67,7 @@ def _nothing_to_see(trial: Trial) -> bool:
 def _relative_errors(trials: Sequence[Trial], results: Sequence[str]) -> dict[str, float | None]:
     errors: dict[str, float | None] = {}
     for name in results:
-        pairs = [(trial.allowed[name], np.abs(trial.wanted[name])) for trial in trials if name in trial.wanted]
+        pairs = [(trial.allowed[key], np.abs(value)) for trial in trials for key, value in trial.wanted.items() if whole_name(key) == name]
         told = [(value > 0) & np.isfinite(value) & (bound > 0) & np.isfinite(bound) for bound, value in pairs]
         shares = [bound[some] / value[some] for (bound, value), some in zip(pairs, told)]
         medians = [float(np.median(share)) for share in shares if share.size]
