@@ -13,7 +13,7 @@ from oracles.reference.pipeline_schedule import BACKWARD, FORWARD, WEIGHT
 
 from ..array_lists import whole_name
 from ..case import Case
-from ..law import NOTHING, Judgement, Law, law, within
+from ..law import NOTHING, Evidence, Judgement, Law, law, within
 from ..safetensors_file import Array
 from ..trial import Trial
 from .every_operation import (
@@ -42,8 +42,11 @@ def _wanted(case: Case) -> Counter[tuple[int, int, int]]:
     return Counter((op, i, c) for op in ops for i in range(sizes["microbatches"]) for c in range(sizes["chunks"]))
 
 
-def _broken(compared: int, reason: str) -> Judgement:
-    return Judgement(max(compared, 1), worst_ratio=np.inf, worst_at="actions", failed=True, reason=reason)
+def _broken(trial: Trial, reason: str) -> Judgement:
+    """A broken law, with the oracle's own schedule as evidence: one that keeps it."""
+    wanted = {"actions": trial.wanted["actions"]}
+    evidence = Evidence(wanted, {"actions": np.zeros(wanted["actions"].shape)})
+    return Judgement(max(wanted["actions"].size, 1), worst_ratio=np.inf, worst_at="actions", failed=True, reason=reason, evidence=evidence)
 
 
 @law()
@@ -56,7 +59,7 @@ def every_action_is_done_once(trial: Trial) -> Judgement:
         done = Counter(map(tuple, row.tolist()))
         if done != wanted:
             wrong = next(iter((done - wanted) + (wanted - done)))
-            return _broken(actions.size, f"actions[{s}]: {wrong} is done {done[wrong]} times, wanted {wanted[wrong]}")
+            return _broken(trial, f"actions[{s}]: {wrong} is done {done[wrong]} times, wanted {wanted[wrong]}")
     return Judgement(compared=actions.size)
 
 
@@ -81,7 +84,7 @@ def no_stage_waits_for_ever(trial: Trial) -> Judgement:
     try:
         order.timeline()
     except ValueError as error:
-        return _broken(order.actions.size, str(error))
+        return _broken(trial, str(error))
     return Judgement(compared=order.actions.size)
 
 
@@ -102,7 +105,7 @@ def no_stage_idles_longer_than_in_its_kind(trial: Trial) -> Judgement:
     except ValueError:
         return NOTHING                                                          # no_stage_waits_for_ever says so
     if idle > limit + 2.0**-50:
-        return _broken(order.actions.size, f"stages idle {idle:.4g} of the time, at most {limit:.4g} wanted")
+        return _broken(trial, f"stages idle {idle:.4g} of the time, at most {limit:.4g} wanted")
     return Judgement(compared=max(order.actions.size, 1))
 
 
@@ -120,7 +123,7 @@ def no_stage_holds_more_than_in_its_kind(trial: Trial) -> Judgement:
     held, (_, limit) = order.peak_activations(), schedule_limits(str(trial.case.options["kind"]), **_sizes(trial.case))
     if (held > limit).any():
         s = int(np.argmax(held > limit))
-        return _broken(order.actions.size, f"stage {s} holds {held[s]} activations at once, at most {limit[s]} wanted")
+        return _broken(trial, f"stage {s} holds {held[s]} activations at once, at most {limit[s]} wanted")
     return Judgement(compared=max(order.actions.size, 1))
 
 
