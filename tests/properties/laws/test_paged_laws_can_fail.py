@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,8 @@ from oracles import reference
 from oracles.properties import Arithmetic, check, subject
 from oracles.properties.declaration import declaration_of
 from oracles.properties.operations import operation_named
-from oracles.properties.run import begin, judge_one, recipes_of
-from oracles.properties.subjects import InProcess
 
-Function = Callable[..., Any]
-Change = Callable[[dict[str, Any]], dict[str, Any]]
+from .rejection import Broken, Function, rejects
 
 
 def paged(*, causal: Any, **given: Any) -> Any:
@@ -28,23 +24,8 @@ def paged(*, causal: Any, **given: Any) -> Any:
 # What is broken: a function of the right results and the arguments, or of the arguments ------------------------------------
 
 
-def returning(change: Callable[[Any, Any, dict[str, Any]], Any]) -> Function:
-    """The right answer, then a change of (out, lse, arguments)."""
-    return lambda **given: change(*paged(**given), given)
-
-
-def asked(change: Change) -> Function:
-    """The right answer to other arguments."""
-    return lambda **given: paged(**{**given, **change(given)})
-
-
-def grown(by: Callable[[dict[str, Any]], Any]) -> Function:
-    """out times 1 + by(arguments)."""
-    return returning(lambda out, lse, given: ((out * (1 + by(given))).astype(out.dtype), lse))
-
-
-def finite(x: Any) -> Any:
-    return np.nan_to_num(x.astype(np.float64), posinf=0.0, neginf=0.0)
+broken = Broken(paged)
+returning, asked, grown = broken.returning, broken.asked, broken.grown
 
 
 def scribbling(out: Any, lse: Any, given: dict[str, Any]) -> Any:
@@ -87,16 +68,6 @@ def sharing(given: dict[str, Any]) -> Any:
     return 0.1 * (len(np.unique(named)) < named.size)
 
 
-class Sometimes:
-    """Another last bit in every second call."""
-
-    calls = 0
-
-    def __call__(self, out: Any, lse: Any, given: dict[str, Any]) -> Any:
-        self.calls += 1
-        return (np.nextafter(out, out.dtype.type(np.inf)) if self.calls % 2 else out), lse
-
-
 def of_every_kind(**given: Any) -> Any:
     """Anything is taken: no argument is looked at before it is used."""
     return given["q"]
@@ -127,7 +98,7 @@ BREAKERS: dict[str, tuple[dict[str, Any], Function]] = {
     "strides_are_respected": ({}, asked(lambda given: {} if given["v_pages"].flags.c_contiguous else {"v_pages": given["v_pages"] + 1})),
     "inputs_stay_untouched": ({}, returning(scribbling)),
     "nan_behind_the_mask_is_ignored": ({"conventions": {"nonfinite_behind_mask": "ignored"}}, grown(first_slot_added)),
-    "repeats_give_the_same_bits": ({"promises": ["deterministic"]}, returning(Sometimes())),
+    "repeats_give_the_same_bits": ({"promises": ["deterministic"]}, broken.sometimes()),
     "bad_tables_are_refused": ({"promises": ["validates_input"]}, of_every_kind),
 }  # fmt: skip
 
@@ -142,22 +113,10 @@ def declared(function: Function, **declaration: Any) -> Any:
     return subject("paged_attention", **declaration)(paged_attention)
 
 
-def rejects(law: str, function: Any) -> str:
-    """The reason why a law rejects a subject on the designed cases, or ""."""
-    run = begin(operation_named("paged_attention"), InProcess(function, declaration_of(function, "paged_attention")), (law,))
-    for index, recipe in enumerate(recipes_of(run, "quick", 0)[0]):
-        judge_one(run, index, recipe)
-        (tally,) = run.tallies
-        assert not tally.broken, tally.broken
-        if tally.failure:
-            return tally.failure.judgement.reason
-    return ""
-
-
 @pytest.mark.parametrize("law", BREAKERS)
 def test_the_law_rejects_what_breaks_it(law: str) -> None:
     declaration, function = BREAKERS[law]
-    assert rejects(law, declared(function, **declaration)), f"{law} accepts an implementation that breaks it"
+    assert rejects("paged_attention", law, declared(function, **declaration)), f"{law} accepts an implementation that breaks it"
 
 
 def test_buffers_left_unwritten_are_found() -> None:
@@ -166,7 +125,7 @@ def test_buffers_left_unwritten_are_found() -> None:
         right, _ = paged(q=q, k_pages=k_pages, v_pages=v_pages, block_tables=block_tables, kv_lengths=kv_lengths, causal=causal)
         out[..., :-1] = right[..., :-1]
 
-    assert "were not written" in rejects("buffers_are_fully_written", half_written)
+    assert "were not written" in rejects("paged_attention", "buffers_are_fully_written", half_written)
 
 
 def test_no_law_is_left_out() -> None:
@@ -186,7 +145,7 @@ def test_no_law_is_left_out() -> None:
 ])  # fmt: skip
 def test_each_kind_of_bad_table_is_tried(what: str, accepts: Any) -> None:
     function = declared(lambda **given: given["q"] if accepts(given) else paged(**given), promises=["validates_input"])
-    assert rejects("bad_tables_are_refused", function) == f"{what}: returned; want an exception"
+    assert rejects("paged_attention", "bad_tables_are_refused", function) == f"{what}: returned; want an exception"
 
 
 def test_the_oracle_keeps_every_law() -> None:
