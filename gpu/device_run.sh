@@ -34,7 +34,7 @@ step() {  # name, seconds, command...: its output into $OUT/name.txt, its end on
 rm -f "$OUT/steps.txt"
 nvidia-smi >"$OUT/nvidia-smi.txt" 2>&1
 step tests 170 "$PYTHON" -m pytest tests/gpu/test_ports.py tests/gpu/test_cache_ports.py tests/gpu/test_decoding_ports.py \
-  tests/gpu/test_compression_ports.py -q -m gpu \
+  tests/gpu/test_compression_ports.py tests/gpu/test_training_ports.py tests/gpu/test_expert_ports.py -q -m gpu \
   -o addopts=--import-mode=importlib -k "not dropped and not schedule and not checked_run and not without_a_device and not broken_kernel and not planted"
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck synccheck; do
