@@ -105,12 +105,20 @@ CONVENTIONS: dict[str, Convention] = {
     ),
     "all_ignored": Convention(
         ("zero", "nan"), "the mean over no target, all of them being ignored or of weight 0: 0, or NaN; the gradient of targets of "
-        "weight 0: 0, or NaN", ("cross_entropy", "cross_entropy_backward", "vocab_parallel_cross_entropy", "distillation_loss"),
+        "weight 0: 0, or NaN; the balance of no token: 0, or NaN",
+        ("cross_entropy", "cross_entropy_backward", "vocab_parallel_cross_entropy", "distillation_loss", "balance_loss"),
     ),
     "ignored_logits": Convention(
         ("ignored", "spread"),
         "NaN or inf in the logits of a row that is ignored: its gradient is 0, or NaN; that of other rows is its own",
         ("cross_entropy_backward",),
+    ),
+    "route_ties": Convention(
+        ("lowest", "any"), "of experts of equal probability and bias the lowest indices are chosen, or it is left open", ("route",)
+    ),
+    "balance_share": Convention(
+        ("of_assignments", "of_tokens"), "an expert's share f is one of all assignments, so that balance costs 1; or of tokens, so that it "
+        "costs as much as each token has experts", ("balance_loss", "balance_loss_backward"),
     ),
     "code_ties": Convention(
         ("even", "even_with_zero", "away", "any"),

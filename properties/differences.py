@@ -278,14 +278,16 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
     "route": (
         ("what is scored", "The softmax of all logits: here, the papers. Sigmoids with a bias: DeepSeek-V3's own (arXiv 2412.19437, "
          "equation 15), another operation."),
+        ("equal probabilities", "The lowest index: here. Left open: transformers, by torch.topk. Declared route_ties."),
         ("one normalised gate", "1, and no gradient for the router: here. A point to know before training with k = 1 "
          "(jingyaogong/minimind#858)."),
         ("gates over their sum", "As asked: here. Always, the flag not passed on: a fault (flashinfer-ai/flashinfer#2889)."),
     ),
     "balance_loss": (
-        ("f over T or T k", "T k, so that balance costs 1: here, Switch with k = 1. T, so that it costs k: transformers until "
-         "huggingface/transformers#43775."),
-        ("padding", "Counts in neither factor: here. In both: Megatron-LM until NVIDIA/Megatron-LM#2121."),
+        ("f over T or T k", "T k, so that balance costs 1: here. T, so that it costs k: load_balancing_loss_func of transformers 5.24.0, "
+         "2 for the balanced router of huggingface/transformers#43775. Declared balance_share."),
+        ("padding", "Counts in neither factor: here, transformers. In f: a fault (NVIDIA/Megatron-LM#2121)."),
+        ("no real token", "0: here. NaN, by 0 / 0: transformers. Not judged."),
     ),
     "balance_loss_backward": (
         ("the coefficient", "A factor: here. A switch, or thrown away with the loss: faults (NVIDIA-NeMo/Automodel#1408)."),

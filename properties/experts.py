@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,23 @@ def _expert_backward_cases() -> Any:
     return EXPERT_BACKWARD_CASES
 
 
+def _share(case: Case, conventions: Mapping[str, str]) -> float:
+    """What the loss is multiplied with where f is a share of the tokens: it sums to k then."""
+    return float(case.arrays["ids"].shape[1]) if conventions["balance_share"] == "of_tokens" else 1.0
+
+
+def _balance(case: Case, conventions: Mapping[str, str]) -> dict[str, Float64]:
+    """The loss, or what a subject declares that a batch without a real token has."""
+    nobody = not len(case.arrays["probs"]) or not case.arrays.get("mask", np.ones(1, np.bool_)).any()
+    if nobody and conventions["all_ignored"] == "nan":
+        return {"loss": np.asarray(np.nan)}
+    return _times(_share(case, conventions), {"loss": reference.balance_loss(**case.arguments())})
+
+
+def _times(factor: float, results: Mapping[str, Float64]) -> dict[str, Float64]:
+    return {name: np.asarray(factor * value) for name, value in results.items()}
+
+
 def _stacked(case: Case) -> dict[str, Float64]:
     """The gradients of all ranks, one array each."""
     return {name: np.stack(parts) for name, parts in reference.expert_parallel_backward(**case.arguments()).items()}
@@ -57,7 +75,7 @@ ROUTE = Operation(
     summary="The k experts of each token and their gates: the largest probabilities, with a bias that chooses and does nothing else.",
     oracle=reference.route,
     answer=lambda case, conventions: as_float64(dict(zip(("ids", "gates"), reference.route(**case.arguments())))),
-    bound=lambda arithmetic, case, conventions: bounds.route_bound(arithmetic, **case.arguments()),
+    bound=lambda arithmetic, case, conventions: bounds.route_bound(arithmetic, **case.arguments(), ties=conventions["route_ties"]),
     cases=_route_cases,
     laws=ROUTE_LAWS,
     source="Shazeer et al. 2017 (arXiv 1701.06538), section 2.1; DeepSeek-AI 2024 (arXiv 2412.19437), equation 16",
@@ -67,8 +85,9 @@ BALANCE_LOSS = Operation(
     name="balance_loss",
     summary="How unequally the experts are used: 1 when balanced, the number of experts when one does everything.",
     oracle=reference.balance_loss,
-    answer=lambda case, conventions: {"loss": reference.balance_loss(**case.arguments())},
-    bound=lambda arithmetic, case, conventions: bounds.balance_loss_bound(arithmetic, **case.arguments()),
+    answer=_balance,
+    bound=lambda arithmetic, case, conventions: _times(
+        _share(case, conventions), bounds.balance_loss_bound(arithmetic, **case.arguments())),
     cases=_balance_cases,
     laws=BALANCE_LAWS,
     source="Fedus, Zoph and Shazeer 2021 (arXiv 2101.03961), equations 4 to 6",
@@ -78,8 +97,10 @@ BALANCE_LOSS_BACKWARD = Operation(
     name="balance_loss_backward",
     summary="The gradient of the balance loss with respect to the probabilities: what pulls a token away from a busy expert.",
     oracle=reference.balance_loss_backward,
-    answer=lambda case, conventions: {"dprobs": reference.balance_loss_backward(**case.arguments())},
-    bound=lambda arithmetic, case, conventions: bounds.balance_loss_backward_bound(arithmetic, **case.arguments()),
+    answer=lambda case, conventions: _times(
+        _share(case, conventions), {"dprobs": reference.balance_loss_backward(**case.arguments())}),
+    bound=lambda arithmetic, case, conventions: _times(
+        _share(case, conventions), bounds.balance_loss_backward_bound(arithmetic, **case.arguments())),
     cases=_balance_backward_cases,
     laws=BALANCE_BACKWARD_LAWS,
     source="Fedus, Zoph and Shazeer 2021 (arXiv 2101.03961), equation 4 differentiated",

@@ -40,11 +40,14 @@ class Choice:
     sure_set: Bool
 
 
-def choice(arithmetic: ResolvedArithmetic, logits: ArrayLike, *, k: int, bias: ArrayLike | None = None) -> Choice:
+def choice(
+    arithmetic: ResolvedArithmetic, logits: ArrayLike, *, k: int, bias: ArrayLike | None = None, ties: str = "lowest"
+) -> Choice:  # fmt: skip
     """Which experts every legal computation chooses.
 
         e_i = error of p_i as in `softmax_bound`, stored as `probabilities`, + u (|p_i + bias_i| + error)
         i comes surely before j where p_i + bias_i - e_i > p_j + bias_j + e_j, or both logits and biases are equal and i < j
+        (where `ties` are "any", equal ones are open too)
 
     >>> from oracles.properties import Arithmetic
     >>> choice(Arithmetic().resolve("float32"), [[0.0, 1.0, 1.0]], k=1).sure.tolist()
@@ -57,7 +60,7 @@ def choice(arithmetic: ResolvedArithmetic, logits: ArrayLike, *, k: int, bias: A
     s = p + b
     e = p_error + (0.0 if bias is None else 1.0) * ((r.elementwise.u + _OWN) * (np.abs(s) + p_error) + r.elementwise.eta)
     i = np.arange(z.shape[1])
-    same = (z[:, :, None] == z[:, None]) & (b[:, None] == b) & (i[:, None] < i)
+    same = (z[:, :, None] == z[:, None]) & (b[:, None] == b) & (i[:, None] < i) & (ties == "lowest")
     before = ((s - e)[:, :, None] > (s + e)[:, None]) | same                    # (T, E, E)
     order = np.argsort(-s, axis=-1, kind="stable")
     ranked = np.take_along_axis(np.take_along_axis(before, order[:, :, None], axis=1), order[:, None], axis=2)
@@ -86,7 +89,7 @@ def gate_errors(r: Roundings, chosen: Choice, ids: Int64, *, normalize: bool) ->
 
 
 def route_bound(
-    arithmetic: ResolvedArithmetic, logits: ArrayLike, *, k: int, normalize: bool, bias: ArrayLike | None = None
+    arithmetic: ResolvedArithmetic, logits: ArrayLike, *, k: int, normalize: bool, bias: ArrayLike | None = None, ties: str = "lowest"
 ) -> dict[str, Float64]:  # fmt: skip
     """How far legal routing may be from the exact one: {"ids", "gates"}, (T, k) each.
 
@@ -98,7 +101,7 @@ def route_bound(
     >>> bound["ids"].tolist(), bool(bound["gates"].max() < 1e-5)
     ([[inf, inf]], False)
     """
-    r, chosen = roundings(arithmetic), choice(arithmetic, logits, k=k, bias=bias)
+    r, chosen = roundings(arithmetic), choice(arithmetic, logits, k=k, bias=bias, ties=ties)
     gates, error = gate_errors(r, chosen, chosen.ids, normalize=normalize)
     known = chosen.sure & (chosen.sure_set[:, None] | (not normalize))
     return checked({"ids": np.where(chosen.sure, 0.0, np.inf), "gates": np.where(known, r.out.bound(gates, error), np.inf)})

@@ -33,13 +33,14 @@ def _even(case: Case) -> Case | None:
 
 @law(prepare=_even, every=2)
 def a_balanced_router_costs_one(trial: Trial) -> Judgement:
-    """Every expert as busy and as probable as every other: 1, for any number of choices.
+    """Every expert as busy and as probable as every other: 1, for any number k of choices; k where f is declared a share of tokens.
 
     Allowed: the bound, and what 1 / E is off in the format of the probabilities.
     """
-    p = trial.case.arrays["probs"].astype(np.float64)
-    off = np.abs(p.sum(axis=-1) - 1.0).max()
-    return within(trial.answer, {"loss": np.ones(())}, {"loss": np.asarray(trial.allowed["loss"] + off)})
+    p, k = trial.case.arrays["probs"].astype(np.float64), trial.case.arrays["ids"].shape[1]
+    whole = float(k) if trial.conventions["balance_share"] == "of_tokens" else 1.0
+    off = whole * np.abs(p.sum(axis=-1) - 1.0).max()
+    return within(trial.answer, {"loss": np.asarray(whole)}, {"loss": np.asarray(trial.allowed["loss"] + off)})
 
 
 def _crowded(case: Case) -> Case | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..bounds.experts import choice, gate_errors
+from ..bounds.experts import choice, gate_errors, route_bound
 from ..bounds.sums import roundings
 from ..case import Case
 from ..declaration import Declaration
@@ -61,7 +61,8 @@ def nobody_left_out_is_surely_larger(trial: Trial) -> Judgement:
     ids = _own_ids(trial)
     if ids is None:
         return NOTHING
-    before = choice(trial.arithmetic, trial.case.arrays["logits"], k=_k(trial.case), bias=trial.case.arrays.get("bias")).before
+    before = choice(trial.arithmetic, trial.case.arrays["logits"], k=_k(trial.case), bias=trial.case.arrays.get("bias"),
+                    ties=trial.conventions["route_ties"]).before
     T, E = before.shape[:2]
     rank = np.full((T, E), ids.shape[1])                                        # those left out stand last, all alike
     np.put_along_axis(rank, ids, np.broadcast_to(np.arange(ids.shape[1]), ids.shape), axis=-1)
@@ -116,12 +117,16 @@ def _equal(case: Case) -> Case | None:
 
 @law(prepare=_equal, every=2)
 def equal_experts_are_taken_by_index_and_share_alike(trial: Trial) -> Judgement:
-    """Equal logits: experts 0 to k - 1, gates 1 / k where they are normalised, else 1 / E. Allowed: 0, and the bound."""
+    """Equal logits: experts 0 to k - 1, gates 1 / k where they are normalised, else 1 / E. Allowed: 0, and the bound.
+
+    Where ties are declared to be open (`route_ties`) it is any k experts, with these gates.
+    """
     T, E = trial.case.arrays["logits"].shape
-    k = _k(trial.case)
+    k, any_of_them = _k(trial.case), trial.conventions["route_ties"] == "any"
     wanted = {"ids": np.broadcast_to(np.arange(k, dtype=np.float64), (T, k)),
               "gates": np.full((T, k), 1.0 / (k if trial.case.options["normalize"] else E))}
-    return within(trial.answer, wanted, {"ids": np.zeros((T, k)), "gates": trial.allowed["gates"]})
+    bound = route_bound(trial.arithmetic, **trial.case.arguments())["gates"]
+    return within(trial.answer, wanted, {"ids": np.full((T, k), np.inf if any_of_them else 0.0), "gates": bound})
 
 
 def _on_a_grid(case: Case) -> Case | None:

@@ -96,6 +96,7 @@ PEER_MODULES: dict[str, str] = {
     "torch_foreach": "training",
     "torch_fused": "training",
     "torch_scaler_any_size": "training",
+    "transformers_mixtral": "experts",
     "optax": "optax",
     "optax_eps_root": "optax",
     "onnxruntime": "quantization",

@@ -52,6 +52,24 @@ def route_in_float64(logits: Any, *, k: int, normalize: bool, bias: Any = None) 
     return ids, gates.astype(logits.dtype)
 
 
+@variant("route", id="route-last-of-equals", family=FAMILY, conventions={"route_ties": "any"})
+def route_to_the_last(logits: Any, *, k: int, normalize: bool, bias: Any = None) -> tuple[Array, Array]:
+    """Of equal experts the highest index, as a sort from the other end has it, and this says so."""
+    E = logits.shape[1]
+    ids, gates = textbook.route(np.ascontiguousarray(logits[:, ::-1]), k=k, normalize=normalize,
+                                bias=None if bias is None else np.ascontiguousarray(bias[::-1]))
+    return E - 1 - ids, gates
+
+
+@variant("balance_loss", id="balance-of-token-shares", family=FAMILY, conventions={"balance_share": "of_tokens", "all_ignored": "nan"},
+         source="https://github.com/huggingface/transformers/blob/main/src/transformers/models/mixtral/modeling_mixtral.py")
+def balance_of_token_shares(probs: Any, ids: Any, *, mask: Any = None) -> Array:
+    """f is a share of tokens, so that balance costs k, and nothing is over nothing, as transformers has it, and this says so."""
+    if not textbook.real_tokens(mask, len(probs)).any():
+        return np.asarray(np.nan).astype(probs.dtype)
+    return np.asarray(ids.shape[1] * working(textbook.balance_loss(probs, ids, mask=mask))).astype(probs.dtype)
+
+
 @variant("balance_loss", id="balance-textbook", family=FAMILY, dtypes=FORMATS)
 def balance_as_in_the_book(probs: Any, ids: Any, *, mask: Any = None) -> Array:
     """Counts, means, E times their product."""

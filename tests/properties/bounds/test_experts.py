@@ -66,7 +66,8 @@ def _problem(rng: np.random.Generator, inputs: str) -> tuple[dict[str, Array], d
     drawn = {"x": (T, D), "logits": (T, E), "weights": (E, D, G), "dout": (T, G)}
     wide = {name: rng.standard_normal(shape).astype(F) for name, shape in drawn.items()}
     wide["logits"] *= F(scale)
-    return {name: store(array, inputs) for name, array in wide.items()}, {"k": int(rng.integers(1, E + 1)), "normalize": bool(rng.random() < 0.5)}
+    options = {"k": int(rng.integers(1, E + 1)), "normalize": bool(rng.random() < 0.5)}
+    return {name: store(array, inputs) for name, array in wide.items()}, options
 
 
 def _run(contract: str, seed: int) -> tuple[dict[str, float], dict[str, float]]:
