@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from oracles import reference
+from oracles.properties import check, subject
 from oracles.properties.operations import operation_named
+from oracles.properties.report import FAILED
 
 from .test_decoding_laws_can_fail import failure
 
@@ -45,10 +48,12 @@ def backward_first(given: Given) -> Any:
 
 
 def one_by_one(given: Given) -> Any:
-    """Every micro-batch goes all the way before the next begins."""
-    order = np.lexsort((actions(given)[0, :, 0], actions(given)[0, :, 1]))
-    return np.stack([row[np.lexsort((row[:, 2] * np.where(row[:, 0] == 0, 1, -1), row[:, 0], row[:, 1]))] for row in actions(given)]) \
-        if order.size else actions(given)  # fmt: skip
+    """Every micro-batch goes all the way before the next begins; chunks up in the forward pass, down in the backward pass."""
+    def key(action: Any) -> tuple[int, int, int]:
+        op, microbatch, chunk = action
+        return microbatch, op, chunk if op == 0 else -chunk
+
+    return np.array([sorted(row.tolist(), key=key) for row in actions(given)], dtype=np.int64).reshape(actions(given).shape)
 
 
 def all_forward_first(given: Given) -> Any:
@@ -140,3 +145,38 @@ def test_inputs_behind_a_length_show_in_the_bits() -> None:
 def test_what_waits_for_ever_is_told_by_its_law_and_by_no_other() -> None:
     for law in ("no_stage_idles_longer_than_in_its_kind", "every_action_is_done_once"):
         assert failure(S, law, lambda given: actions(given)[:, ::-1] if given["stages"] > 1 else actions(given), {}) == ""
+
+
+# What a user sees -------------------------------------------------------------------------------------------------------
+
+
+def gpipe_for_all(kind: str, *, stages: int, microbatches: int) -> Any:
+    """GPipe's order under the name of 1F1B."""
+    return reference.schedule("gpipe", stages=stages, microbatches=microbatches).actions
+
+
+def test_a_schedule_of_another_kind_is_told_with_its_sizes_and_comes_with_a_repro(tmp_path: Path) -> None:
+    declared = subject("schedule", only={"kind": ["1f1b"]})(gpipe_for_all)
+    report = check("schedule", declared, budget="quick", failures=tmp_path)
+    failed = [verdict for verdict in report.verdicts if verdict.status == FAILED]
+    assert [verdict.law for verdict in failed] == ["no_stage_holds_more_than_in_its_kind"]
+    assert failed[0].reason == "stage 0 holds 2 activations at once, at most 1 wanted"
+    assert failed[0].case == "kind='1f1b', stages=1, microbatches=2"
+    assert not any(line.startswith("inputs in") for line in report.not_covered)
+    assert "wanted" in (Path(failed[0].counterexample or "") / "report.json").read_text()
+
+
+def test_the_power_of_a_run_speaks_of_lists_of_results() -> None:
+    errors = check(P, as_float, budget="quick").power["float32"]["relative_error"]
+    assert 0.0 < errors["dweights"] < 2.0**-16
+
+
+@subject(P)
+def as_float(
+    x: Any, targets: Any, lengths: Any, weights: Any, *, kind: str, microbatch_size: int, chunks: int = 1, accumulation: int = 1,
+    dropout_mask: Any = None, dropout_p: float = 0.0,
+) -> Any:  # fmt: skip
+    """The oracle's step in the format of its inputs."""
+    total, dx, dweights = reference.pipeline_step(x, targets, lengths, weights, kind=kind, microbatch_size=microbatch_size, chunks=chunks,
+                                                  accumulation=accumulation, dropout_mask=dropout_mask, dropout_p=dropout_p)
+    return total.astype(x.dtype), dx.astype(x.dtype), [one.astype(x.dtype) for one in dweights]
