@@ -37,5 +37,7 @@ _GROUPS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("quantize",), ("onnxruntime_dynamic", "torch_dynamic", "torch_fake_quantize")),
     (("prune_magnitude",), ("torch_prune",)),
     (("quantize", "dequantize_blockwise"), ("bitsandbytes",)),
+    (("ring_attention", "ring_attention_backward"), ("torch_ring",)),
+    (("pipeline_step",), ("torch_pipelining",)),
 )  # fmt: skip
 OFFERED: dict[str, tuple[str, ...]] = {peer: operations for operations, peers in _GROUPS for peer in peers}
