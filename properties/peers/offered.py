@@ -31,7 +31,8 @@ _GROUPS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("block_allocator",), ("vllm_pool", "sglang_radix")),
     (("cross_entropy", "cross_entropy_backward", "distillation_loss", "distillation_loss_backward", "adamw_step", "clip_grad_norm",
       "loss_scaler"), ("torch",)),
-    (("adamw_step",), ("torch_foreach", "torch_fused")),
+    (("adamw_step",), ("torch_foreach", "torch_fused", "optax_eps_root")),
+    (("adamw_step", "clip_grad_norm"), ("optax",)),
     (("loss_scaler",), ("torch_scaler_any_size",)),
     (("quantize", "dequantize", "quantized_matmul"), ("onnxruntime", "torch_quantize")),
     (("quantize",), ("onnxruntime_dynamic", "torch_dynamic", "torch_fake_quantize")),
@@ -39,5 +40,11 @@ _GROUPS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("quantize", "dequantize_blockwise"), ("bitsandbytes",)),
     (("ring_attention", "ring_attention_backward"), ("torch_ring",)),
     (("pipeline_step",), ("torch_pipelining",)),
+    (("all_reduce", "reduce_scatter", "all_gather"), ("torch_gloo",)),
+    (("bucketed_all_reduce",), ("torch_ddp",)),
+    (("column_parallel", "row_parallel", "vocab_parallel_embedding", "vocab_parallel_cross_entropy_backward", "clip_grad_norm_sharded"),
+     ("torch_dtensor",)),
+    (("route", "balance_loss"), ("transformers_mixtral",)),
+    (("zero",), ("torch_zero_redundancy", "torch_fully_shard")),
 )  # fmt: skip
 OFFERED: dict[str, tuple[str, ...]] = {peer: operations for operations, peers in _GROUPS for peer in peers}
