@@ -98,6 +98,9 @@ CONVENTIONS: dict[str, Convention] = {
         "sqrt(v^ + eps) (optax's eps_root), or by sqrt(v^) + eps / sqrt(1 - beta2^step), which is adding eps to the root of the moment "
         "before it is corrected (the epsilon hat before their section 2.1; Keras)", ("adamw_step",),
     ),
+    "zero_over_zero": Convention(
+        ("stays", "nan"), "where m^, v^ and eps are all 0 a parameter stays but for its decay, or becomes NaN", ("adamw_step",),
+    ),
     "decay": Convention(
         ("old", "new", "without_lr"), "lr weight_decay of the parameter as it was is taken off (PyTorch, optax), or of the parameter as "
         "the step left it, or weight_decay of it, whatever lr (Loshchilov and Hutter 2019, algorithm 2, with a schedule of 1)",

@@ -51,7 +51,10 @@ def stepped(case: Case, conventions: Mapping[str, str]) -> dict[str, Float64]:
     param, m, v = reference.adamw_step(**given)
     if conventions["adam_eps"] == "inside":
         _, m, v = reference.adamw_step(**plain)
-    return {"param": param * _kept(plain, conventions) - _taken(plain, conventions), "m": m, "v": v}
+    param = param * _kept(plain, conventions) - _taken(plain, conventions)
+    if conventions["zero_over_zero"] == "nan" and plain["eps"] == 0.0:
+        param = np.where((m == 0.0) & (v == 0.0), np.nan, param)
+    return {"param": param, "m": m, "v": v}
 
 
 def _kept(given: Mapping[str, Any], conventions: Mapping[str, str]) -> float:

@@ -72,6 +72,22 @@ def without_a_gradient_only_the_decay_is_left(trial: Trial) -> Judgement:
     return within(trial.answer, wanted, {"param": trial.allowed["param"], "m": zero, "v": zero})
 
 
+def _nothing_over_nothing(case: Case) -> Case | None:
+    still = _without_gradient(case)
+    return still.with_options(eps=0.0) if still else None
+
+
+@law(prepare=_nothing_over_nothing, every=3)
+def nothing_over_nothing_moves_nothing(trial: Trial) -> Judgement:
+    """With eps = 0, no gradient and no moments the quotient is 0 / 0: param only decays, or is NaN where that is declared.
+
+    Allowed: the bound.
+    """
+    if "eps" not in trial.subject.declaration.coverage.arguments:
+        return NOTHING
+    return within(trial.answer, {"param": trial.wanted["param"]}, trial.allowed)
+
+
 def _no_rate(case: Case) -> Case | None:
     return case.with_options(lr=0.0) if case.arrays["param"].size else None
 
@@ -129,6 +145,7 @@ ADAM_LAWS: tuple[Law, ...] = (
     *(replace(agreement(name), minimise=False) for name in ("param", "m", "v")),
     the_first_step_moves_by_the_learning_rate,
     without_a_gradient_only_the_decay_is_left,
+    nothing_over_nothing_moves_nothing,
     a_learning_rate_of_0_moves_nothing,
     powers_of_two_step_exactly,
     elements_do_not_know_each_other,

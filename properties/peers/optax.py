@@ -20,8 +20,8 @@ FLUSHED = Arithmetic(flush_to_zero=True)
 
 # name: of each operation the function in `calls` and what it declares
 PEERS: dict[str, dict[str, tuple[Callable[..., Any], dict[str, Any]]]] = {
-    "optax": {"adamw_step": (calls.adamw, {}), "clip_grad_norm": (calls.clip_by_global_norm, {})},
-    "optax_eps_root": {"adamw_step": (calls.adamw_eps_root, {"conventions": {"adam_eps": "inside"}})},
+    "optax": {"adamw_step": (calls.adamw, {"conventions": {"zero_over_zero": "nan"}}), "clip_grad_norm": (calls.clip_by_global_norm, {})},
+    "optax_eps_root": {"adamw_step": (calls.adamw_eps_root, {"conventions": {"adam_eps": "inside", "zero_over_zero": "nan"}})},
 }
 
 

@@ -16,6 +16,7 @@ from .calls import loss_scaler
 from .calls import training as calls
 from .installed import copy_of, library_version, versions_text
 
+NAN_OF_0 = {"conventions": {"zero_over_zero": "nan"}}
 NAN_OF_NOTHING = {"conventions": {"all_ignored": "nan"}}
 
 # name: of each operation the function in `calls` and what it declares
@@ -25,11 +26,11 @@ PEERS: dict[str, dict[str, tuple[Callable[..., Any], dict[str, Any]]]] = {
         "cross_entropy_backward": (calls.torch_cross_entropy_backward, {"conventions": {"all_ignored": "nan", "ignored_logits": "spread"}}),
         "distillation_loss": (calls.torch_distillation, {**NAN_OF_NOTHING, "only": {"divergence": ["forward_kl", "reverse_kl"]}}),
         "distillation_loss_backward": (calls.torch_distillation_backward, {"only": {"divergence": ["forward_kl", "reverse_kl"]}}),
-        "adamw_step": (calls.torch_adamw, {}),
+        "adamw_step": (calls.torch_adamw, NAN_OF_0),
         "clip_grad_norm": (calls.torch_clip_grad_norm, {"conventions": {"clip_denominator": "norm_plus_1e-6"}}),
     },
-    "torch_foreach": {"adamw_step": (calls.torch_adamw_foreach, {})},
-    "torch_fused": {"adamw_step": (calls.torch_adamw_fused, {})},
+    "torch_foreach": {"adamw_step": (calls.torch_adamw_foreach, NAN_OF_0)},
+    "torch_fused": {"adamw_step": (calls.torch_adamw_fused, NAN_OF_0)},
     "torch_scaler_any_size": {},
 }  # fmt: skip
 

@@ -238,6 +238,7 @@ FAULTS = (
             "powers_of_two_step_exactly"),
     Planted("the second moment is not corrected", "adamw.cu", "sqrtf(*v / x.c2)", "sqrtf(*v)", "adamw_step",
             "param_agrees_with_the_oracle"),
+    Planted("a moment of 0 is divided by 0", "adamw.cu", "*m == 0.f ? 0.f :", "", "adamw_step", "nothing_over_nothing_moves_nothing"),
     Planted("the moments are those of the step before", "adamw.cu", "new_m[i] = own_m, new_v[i] = own_v;\n}\n\ntemplate",
             "new_m[i] = m[i], new_v[i] = own_v;\n}\n\ntemplate", "adamw_step", "m_agrees_with_the_oracle"),
     Planted("inf is not looked for", "adamw.cu", "taken = sum < CUDART_INF", "taken = true", MASTERS,

@@ -56,6 +56,8 @@ BREAKERS: dict[str, Function] = {
     "without_a_gradient_only_the_decay_is_left": given_other(
         grad=lambda given: given["grad"].astype(np.float64) + given["weight_decay"] * given["param"].astype(np.float64),
         weight_decay=lambda given: 0.0),
+    "nothing_over_nothing_moves_nothing": lambda given: (
+        np.where((given["grad"] == 0) & (given["v"] == 0) & (given["eps"] == 0), np.nan, right(given)[0]), *right(given)[1:]),
     "a_learning_rate_of_0_moves_nothing": given_other(lr=lambda given: max(given["lr"], 1e-6)),
     "powers_of_two_step_exactly": given_other(eps=lambda given: max(given["eps"], 1e-12)),
     "elements_do_not_know_each_other": given_other(

@@ -43,6 +43,16 @@ def test_a_mean_of_no_target_is_nan_in_pytorch_and_must_be_declared() -> None:
     assert "is nan, wanted 0" in verdict.reason
 
 
+def test_nan_of_nothing_over_nothing_must_be_declared() -> None:
+    from oracles.properties.declaration import subject
+    from oracles.properties.peers.calls.training import torch_adamw
+
+    undeclared = subject("adamw_step", framework="torch")(torch_adamw)
+    (verdict,) = check("adamw_step", undeclared, budget="quick", laws=("nothing_over_nothing_moves_nothing",)).verdicts
+    assert verdict.status == FAILED
+    assert "is nan, wanted" in verdict.reason
+
+
 def test_eps_inside_the_root_must_be_declared() -> None:
     from oracles.properties.declaration import subject
     from oracles.properties.peers.calls.optax import adamw_eps_root
