@@ -110,6 +110,13 @@ def test_the_parts_of_a_vocabulary_need_not_be_equal() -> None:
         assert (difference <= 2.0 * of_gradient).all()
 
 
+def test_logits_far_apart_on_two_ranks_do_not_overflow() -> None:
+    """The maximum is that of all ranks: with its own each would make e^1000 of the other's."""
+    loss, (dz, other) = vocabulary_loss([np.zeros((1, 1)), np.full((1, 1), 1000.0)], [0, 1], np.array([0]), -100)
+    assert loss == 1000.0
+    assert (dz.item(), other.item()) == (-1.0, 1.0)
+
+
 @pytest.mark.parametrize(("tokens", "targets", "message"), [
     (np.zeros(4, np.int64), np.zeros(4, np.int64), r"tokens: got shape \(4,\); want 2 axes"),
     (np.full((4, 4), 9), np.zeros((4, 4), np.int64), r"tokens: got numbers from 9 to 9; want 0\.\.4"),

@@ -12,7 +12,7 @@ import pytest
 
 from oracles import reference
 from oracles.properties import Arithmetic
-from oracles.properties.bounds.decoder import decoder_with_errors
+from oracles.properties.bounds.decoder import decoder_with_errors, logits_with_errors
 from oracles.reference import Decoder, decoder_gradients, decoder_loss, rope_frequencies, transformer_backward, transformer_forward
 from oracles.reference.transformer_backward import transformer_pass
 
@@ -113,6 +113,21 @@ def test_a_pass_gives_the_logits_of_the_forward_bit_for_bit(name: str) -> None:
     passed = transformer_pass(tokens, weights, DECODERS[name])
     assert (passed.logits == transformer_forward(tokens, weights, DECODERS[name])).all()
     assert decoder_loss(tokens, targets, weights, DECODERS[name]) == decoder_gradients(tokens, targets, weights, DECODERS[name])[0]
+
+
+@pytest.mark.parametrize("chunk", [1, 4, None])
+@pytest.mark.parametrize("name", [name for name, decoder in DECODERS.items() if decoder.latent is None])
+def test_through_caches_a_decoder_of_experts_too_has_the_logits_of_the_graph(name: str, chunk: int | None) -> None:
+    """Every token takes its own experts, whoever else is in the call: prefill in chunks, decoding token by token, pages."""
+    decoder = DECODERS[name]
+    tokens, _, weights = problem(decoder)
+    wanted = logits_with_errors(Arithmetic().resolve("float64"), tokens[:1], weights, decoder)
+    paged = reference.PagedCache(reference.PagePool(decoder.layers, 8, 2), "seq", window=decoder.window)
+    for cache in (reference.ContiguousCache(decoder.layers, window=decoder.window), paged):
+        cache.open(tokens[0])
+        cut = [tokens[:1, i : i + (chunk or 6)] for i in range(0, 6, chunk or 6)]
+        logits = np.concatenate([transformer_forward(part, weights, decoder, cache=cache) for part in cut], axis=1)
+        assert (np.abs(logits - wanted.x) <= 2.0 * wanted.e).all()
 
 
 def test_an_ignored_target_sends_nothing_back() -> None:
