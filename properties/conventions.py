@@ -88,7 +88,7 @@ CONVENTIONS: dict[str, Convention] = {
     ),
     "clip_denominator": Convention(
         ("norm", "norm_plus_1e-6"), "gradients are scaled by max_norm / norm, or by max_norm / (norm + 1e-6), where that is below 1",
-        ("clip_grad_norm",),
+        ("clip_grad_norm", "clip_grad_norm_sharded"),
     ),
     "bias_correction": Convention(
         ("on", "off"), "the moments are divided by 1 - beta^step, or used as they are", ("adamw_step",),

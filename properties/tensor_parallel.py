@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 from oracles.reference import tensor_parallel, vocab_parallel
 
@@ -105,8 +107,18 @@ NORM_BACKWARD_SHARDED = Operation(
 )
 
 
-def _clipped(case: Case) -> dict[str, Float64]:
-    grads, norm = tensor_parallel.clip_grad_norm_sharded(**case.arguments())
+def _added(conventions: Mapping[str, str]) -> float:
+    """What is added to the norm before the limit is divided by it."""
+    return 1e-6 if conventions["clip_denominator"] == "norm_plus_1e-6" else 0.0
+
+
+def _clipped(case: Case, conventions: Mapping[str, str]) -> dict[str, Float64]:
+    """The oracle's gradients, one by one, and the norm; scaled once more where the convention divides by a little more."""
+    arguments, added = case.arguments(), _added(conventions)
+    grads, norm = tensor_parallel.clip_grad_norm_sharded(**arguments)
+    limit = arguments["max_norm"]
+    if added and norm + added > limit:
+        grads = [np.asarray(g, np.float64) * (limit / (float(norm) + added)) for g in arguments["grads"]]
     return {**spread("grads", grads), "norm": norm}
 
 
@@ -114,8 +126,9 @@ CLIP_GRAD_NORM_SHARDED = Operation(
     name="clip_grad_norm_sharded",
     summary="Gradients cut over ranks or held by all, scaled by one factor so that their norm, copies counted once, is at most max_norm.",
     oracle=tensor_parallel.clip_grad_norm_sharded,
-    answer=lambda case, conventions: _clipped(case),
-    bound=lambda arithmetic, case, conventions: bounds.clip_grad_norm_sharded_bound(arithmetic, **case.arguments()),
+    answer=_clipped,
+    bound=lambda arithmetic, case, conventions: bounds.clip_grad_norm_sharded_bound(
+        arithmetic, **case.arguments(), added=_added(conventions)),
     cases=_cases("CLIP_CASES"),
     laws=laws.SHARDED_CLIP_LAWS,
     source="Pascanu, Mikolov and Bengio 2013 (arXiv 1211.5063), algorithm 1; NVIDIA-NeMo/RL#3788",

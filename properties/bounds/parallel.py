@@ -284,9 +284,11 @@ def norm_backward_sharded_bound(
     return checked({**bounds, **{f"dweight.{i}": dweight for i in range(R)}})
 
 
-def clip_grad_norm_sharded_bound(arithmetic: ResolvedArithmetic, grads: Sequence[ArrayLike], placement: ArrayLike, *, max_norm: float
-                                 ) -> dict[str, Float64]:
+def clip_grad_norm_sharded_bound(arithmetic: ResolvedArithmetic, grads: Sequence[ArrayLike], placement: ArrayLike, *, max_norm: float,
+                                 added: float = 0.0) -> dict[str, Float64]:
     """`clip_grad_norm_bound` of every element once, with R + 2 more roundings of the norm: {"grads.0", …, "norm"}.
+
+    added: what a declared convention adds to the norm it divides by.
 
     >>> from oracles.properties import Arithmetic
     >>> a = Arithmetic().resolve("float32")
@@ -297,7 +299,7 @@ def clip_grad_norm_sharded_bound(arithmetic: ResolvedArithmetic, grads: Sequence
     R, kinds = wide[0].shape[0], np.asarray(placement).tolist()
     # Zeros beside the elements stand for the sums over ranks: each adds a rounding, and nothing to the norm.
     once = [x if kind else x[:1] for x, kind in zip(wide, kinds)] + [np.zeros(2 * R + 4)]
-    bounds = clip_grad_norm_bound(arithmetic, once, max_norm=max_norm)
+    bounds = clip_grad_norm_bound(arithmetic, once, max_norm=max_norm, added=added)
     rows = {f"grads.{k}": np.broadcast_to(bounds[f"grads.{k}"], x.shape).copy() for k, x in enumerate(wide)}
     return {**rows, "norm": bounds["norm"]}
 

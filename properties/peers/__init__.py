@@ -109,4 +109,9 @@ PEER_MODULES: dict[str, str] = {
     "torch_ring": "torch_ranks",
     "torch_pipelining": "torch_ranks",
     "sglang_radix": "sglang_allocator",
+    "torch_gloo": "gloo",
+    "torch_ddp": "gloo",
+    "torch_dtensor": "gloo",
+    "torch_zero_redundancy": "gloo",
+    "torch_fully_shard": "gloo",
 }

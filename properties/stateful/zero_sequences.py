@@ -5,8 +5,9 @@ from __future__ import annotations
 from .sequence import NEW, Call, Floats, Numbers, Sequence
 from .zero_model import ZeroModel, new_zero
 
-# Shapes whose sizes no small number of ranks divides, one of them empty; sizes that any divides.
+# Shapes whose sizes no small number of ranks divides, one of them empty; none of them empty; sizes that 2 and 3 divide.
 ODD = ((5,), (7,), (0, 2), (1,))
+FULL = ((5,), (7,), (3, 1))
 EVEN = ((2, 3), (6,))
 SHAPES = (ODD, EVEN, ((1,),), ((3, 3), (2,), (4,)))
 
@@ -43,10 +44,10 @@ def _steps(stage: int, world: int, shapes: tuple[tuple[int, ...], ...]) -> Seque
             step(world, shapes, first=2))  # fmt: skip
 
 
-def _accumulated(stage: int) -> Sequence:
-    """Four micro-batches, the last of them large and of the other sign; then a step of one."""
-    return (new_zero(stage, 2), attach(ODD), *(accumulate(2, ODD, first=i) for i in range(3)), step(2, ODD, first=90, sign=-1),
-            step(2, ODD))  # fmt: skip
+def _accumulated(stage: int, shapes: tuple[tuple[int, ...], ...]) -> Sequence:
+    """Four micro-batches, the last of them large and of the other sign; then steps of one and of two."""
+    return (new_zero(stage, 2), attach(shapes), *(accumulate(2, shapes, first=i) for i in range(3)), step(2, shapes, first=90, sign=-1),
+            step(2, shapes), accumulate(2, shapes, first=30), step(2, shapes))  # fmt: skip
 
 
 # What it is about: the calls.
@@ -54,7 +55,8 @@ DESIGNED: dict[str, Sequence] = {
     **{f"stage {stage}, {world} ranks, sizes that {world} does not divide": _steps(stage, world, ODD)
        for stage in (0, 1, 2, 3) for world in (2, 4)},
     **{f"stage {stage}, 3 ranks, sizes that 3 divides": _steps(stage, 3, EVEN) for stage in (0, 1, 2, 3)},
-    **{f"stage {stage}, micro-batches": _accumulated(stage) for stage in (0, 1, 2, 3)},
+    **{f"stage {stage}, micro-batches": _accumulated(stage, ODD) for stage in (0, 1, 2, 3)},
+    **{f"stage {stage}, micro-batches of no empty array": _accumulated(stage, FULL) for stage in (1, 3)},
     **{f"stage {stage}, one rank": _steps(stage, 1, EVEN) for stage in (1, 3)},
     "more ranks than elements": _steps(3, 4, ((1,), (2,))),
     "clipped, each shard another norm": (new_zero(2, 2, 2.0), attach(((2,),)), step(2, ((2,),), first=3), step(2, ((2,),), first=40)),

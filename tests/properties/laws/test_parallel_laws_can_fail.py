@@ -263,3 +263,15 @@ def test_the_law_accepts_the_oracle(operation: str, law: str) -> None:
 @pytest.mark.parametrize("operation", BREAKERS)
 def test_no_law_is_left_out(operation: str) -> None:
     assert {law.name for law in operation_named(operation).laws} - SHARED == set(BREAKERS[operation])
+
+
+def test_a_denominator_of_a_little_more_is_judged_as_declared() -> None:
+    def with_epsilon(given: Given) -> Any:
+        _, norm = RIGHT["clip_grad_norm_sharded"](given)
+        factor = min(1.0, given["max_norm"] / (norm + 1e-6))
+        return [g * factor for g in wide(given["grads"])], norm
+
+    declared = {"conventions": {"clip_denominator": "norm_plus_1e-6"}}
+    for law in ("grads_agree_with_the_oracle", "copies_count_once_and_shards_all"):
+        assert failure("clip_grad_norm_sharded", law, with_epsilon, declared) == ""
+        assert failure("clip_grad_norm_sharded", law, with_epsilon, {})
