@@ -29,13 +29,16 @@ def ring_attention_bound(arithmetic: ResolvedArithmetic, q_shards: Sequence[Arra
     `attention_bound` of the whole sequence, with blocks as short as the parts of a rank, and for each of K merges in pairs (K = R, or
     2 R where a rank holds two parts)
 
-        e = u (2 log_ulps + 8) (M + 1) + 2 exp_cost,   M = max |s| + ln n of the row's visible keys
-        |error of out| += (e^(2 K e) - 1) sum_j p_j |v_j| + g(8 K, u) max_j |v_j|          lse: += K e
+        e = u (3 M + log_ulps + 4) + 2 exp_cost,   M = max |s| + ln n of the row's visible keys
+        |error of out| += (e^(2 K e) - 1 + g(8 K, u)) sum_j p_j |v_j|          lse: += K e
 
-    A merge rounds both log-sum-exps and their difference, which are at most M, takes exp twice and a logarithm once, in any of the
-    forms in use: its weights are off by e, and so is what normalises them; the sum of p |v| is what the weighted |out| of the parts
-    cannot exceed. The roundings of out itself are of the parts as they are, whatever they weigh, where they are merged by a sigmoid of
-    the difference, out - sigmoid(lse_b - lse) (out - out_b). Then the roundings of `out` and `lse`.
+    A merge takes the exp of both log-sum-exps less the larger, adds them, and rounds the logarithm of the sum (at most ln 2) and the
+    new log-sum-exp (at most M, with two constants in base 2): its weights are off by e, and so is what normalises them. The sum of
+    p |v| is what the weighted |out| of the parts cannot exceed.
+
+    With `merges_lse` parts may be merged by a sigmoid of the difference, out - sigmoid(lse_b - lse) (out - out_b) and
+    lse - ln sigmoid(lse - lse_b): its logarithm may be as large as the difference, e += 2 u log_ulps M, and out is rounded as it is,
+    whatever it weighs: max_j |v_j| in place of sum_j p_j |v_j| beside g. Then the roundings of `out` and `lse`.
 
     >>> from oracles.properties import Arithmetic
     >>> one = np.ones((1, 1, 1, 1), np.float32)
@@ -87,7 +90,7 @@ def ring_attention_backward_bound(arithmetic: ResolvedArithmetic, q_shards: Sequ
 
 def in_parts(arithmetic: ResolvedArithmetic, s: Shards) -> ResolvedArithmetic:
     """The arithmetic with blocks as short as half of a rank's tokens."""
-    return replace(arithmetic, merges_lse=True, tile_min=max(1, min(arithmetic.tile_min, s.q[0].shape[2] // 2)))
+    return replace(arithmetic, tile_min=max(1, min(arithmetic.tile_min, s.q[0].shape[2] // 2)))
 
 
 def _ring_forward(r: Roundings, q: ArrayLike, k: ArrayLike, v: ArrayLike, s: Shards, order: Order, scale: float | None) -> Forward:
@@ -102,11 +105,13 @@ def with_merges(r: Roundings, f: Forward, merges: float) -> Forward:
     """A forward pass whose parts were merged in pairs so many times."""
     anything = f.w.seen > 0.0
     M = np.where(f.scores.visible, np.abs(f.scores.s), 0.0).max(axis=-1, keepdims=True, initial=0.0) + np.log(np.maximum(f.w.seen, 1.0))
-    e = merges * (r.elementwise.u * (2.0 * r.declared.log_ulps + 8.0) * (M + 1.0) + 2.0 * r.exp_cost)
+    by_difference = 2.0 * r.declared.log_ulps * M if r.declared.merges_lse else 0.0
+    e = merges * (r.elementwise.u * (3.0 * M + r.declared.log_ulps + 4.0 + by_difference) + 2.0 * r.exp_cost)
     size = f.w.p @ np.abs(f.v)                                                  # (B, Hkv, R, Dv)
     with np.errstate(over="ignore"):                                            # then the bound is inf
         out = np.where(size > 0.0, np.expm1(2.0 * e) * size, 0.0)
-    out = out + float(g(8.0 * merges, r.rescale_u)) * np.abs(f.v).max(axis=2, keepdims=True, initial=0.0)
+    largest = np.abs(f.v).max(axis=2, keepdims=True, initial=0.0) if r.declared.merges_lse else size
+    out = out + float(g(8.0 * merges, r.rescale_u)) * largest
     out = np.where(anything, f.out_bound + (1.0 + r.out.u) * out + merges * r.elementwise.eta, f.out_bound)
     lse = np.where(anything, f.lse_bound + (1.0 + r.lse.u) * e, f.lse_bound)
     return replace(f, out_bound=out, lse_bound=lse)

@@ -42,7 +42,7 @@ def sharded_cache_attention_bound(arithmetic: ResolvedArithmetic, q: ArrayLike, 
     for b, row in enumerate(indices_of(indices, R, S, len(q))):
         rank, place = cache_place(row[row >= 0], ranks=R, interleave=interleave)
         seen[b, rank * S + place] = True
-    r = roundings(replace(arithmetic, merges_lse=True, tile_min=1))
+    r = roundings(replace(arithmetic, tile_min=1))
     q, k, v = arguments.query_key_value(q[:, :, None], k, v)
     f = with_merges(r, forward(r, q, k, v, causal=None, mask=seen[:, None, None], scale=scale, **PLAIN), float(R))
     shape = q.shape[:2]
