@@ -102,7 +102,8 @@ def model_for(layout: ParallelLayout) -> str:
 def check_layout(layout: ParallelLayout, *, model: str | None = None, steps: int = 1, seed: int = 0, forget: str = "") -> LayoutReport:
     """Hold a layout to its laws for some steps, each of which starts from the parameters that one rank has by then.
 
-    forget: a layer whose all-reduce is left out: the check must fail by its name. Raises ValueError where the layout does not fit.
+    forget: a layer whose all-reduce is left out: the check must fail by its name. Raises ValueError where the layout does not fit,
+    and for a seed with which a rounding may turn a choice of experts.
     """
     name, start = model or model_for(layout), time.monotonic()
     if name not in MODELS:
@@ -204,7 +205,7 @@ class _Seen:
         for name, value in got.items():
             difference, allowed = np.abs(value - wanted[name]), 2.0 * np.asarray(error[name])
             if np.isinf(allowed).any():
-                raise ArithmeticError(f"{law}: the bound of {name} is inf: a choice of experts is open; want another seed")
+                raise ValueError("seed: got one whose weights leave a choice of experts to a rounding; want another")
             with np.errstate(invalid="ignore", divide="ignore"):
                 ratio = np.where(difference == 0.0, 0.0, np.where(np.isnan(difference), np.inf, difference / allowed))
             compared += ratio.size

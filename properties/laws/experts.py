@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from oracles.reference import route
+
 from ..case import Case
 from ..declaration import Declaration
 from ..law import NOTHING, Evidence, Judgement, Law, law, within
@@ -89,8 +91,6 @@ def no_place_is_given_twice(trial: Trial) -> Judgement:
 
 
 def _ids(trial: Trial) -> Array:
-    from oracles.reference import route
-
     options = trial.case.options
     return route(trial.case.arrays["logits"], k=int(str(options["k"])), normalize=False, bias=trial.case.arrays.get("bias"))[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -177,6 +178,13 @@ def test_fifty_steps_over_zero_tensors_and_stages_have_the_loss_curve_of_one_ran
 def test_a_curve_that_leaves_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     mean_of_means(monkeypatch)
     assert not train(ParallelLayout.read("dp2.zero2"), steps=5).held
+
+
+def test_the_page_says_how_many_layouts_and_which_laws() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "parallel.md").read_text()
+    assert f"# {len(SWEEP)} layouts" in page
+    assert f"the {len(SWEEP)} layouts" in page
+    assert [v.law for v in check_layout(ParallelLayout()).verdicts if f"| {v.law} |" not in page] == []
 
 
 def test_an_unknown_model_is_refused() -> None:
