@@ -142,26 +142,17 @@ def test_the_gradient_of_the_loss_is_that_of_the_whole(R: int, reduction: str, l
 
 @pytest.mark.parametrize("sharded", ["tokens", "heads"])
 @pytest.mark.parametrize("R", [1, 2, 4])
-def test_the_gradient_of_a_norm_is_the_complex_step(R: int, sharded: str) -> None:
+def test_the_gradients_of_a_norm_are_those_of_one_rank(R: int, sharded: str) -> None:
+    """dx is computed vector by vector, to the last bit the same; the weight's gradient adds up in another order: g(16, u) of the sum."""
     g = np.random.default_rng(5)
     x, dy, w = g.standard_normal((4, 4, 3)), g.standard_normal((4, 4, 3)), g.standard_normal(3)
     axis = 0 if sharded == "tokens" else 1
     dx, dw = norm_backward_sharded(np.split(x, R, axis), w, np.split(dy, R, axis), sharded=sharded)
+    whole, (want,) = norm_backward_sharded([x], w, [dy], sharded=sharded)
     assert len({d.tobytes() for d in dw}) == 1
-
-    def loss(a: np.ndarray, weight: np.ndarray) -> complex:
-        return (dy * a / np.sqrt((a * a).mean(axis=-1, keepdims=True) + 1e-6) * weight).sum()
-
-    assert abs(loss(x, w) - (dy * rms_norm(x, w)).sum()) <= 200 * U * np.abs(dy * rms_norm(x, w)).sum()
-    step = 1e-30
-    for index in np.ndindex(x.shape):
-        h = np.zeros(x.shape, complex)
-        h[index] = step * 1j
-        assert abs(loss(x + h, w).imag / step - np.concatenate(dx, axis)[index]) <= 500 * U * np.abs(dy * w / np.abs(x).max()).sum()
-    for d in range(3):
-        h = np.zeros(3, complex)
-        h[d] = step * 1j
-        assert abs(loss(x, w + h).imag / step - dw[0][d]) <= 500 * U * np.abs(dy * rms_norm(x, np.ones(3)))[..., d].sum()
+    assert np.array_equal(np.concatenate(dx, axis), whole[0])
+    size = np.abs(dy * rms_norm(x, np.ones(3))).sum(axis=(0, 1))
+    assert (np.abs(dw[0] - want) <= 2 * np.expm1(16 * np.log1p(U)) * size).all()
 
 
 def test_the_published_norm_counts_what_is_replicated_once() -> None:
