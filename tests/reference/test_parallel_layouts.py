@@ -223,5 +223,5 @@ def test_loss_curves_of_fifty_steps_agree_to_the_six_digits_that_are_printed(sta
 def test_copies_that_drift_apart_are_named_after_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """The norm's gradient not reduced over tp, though every token counts: each rank of tp steps alone."""
     monkeypatch.setitem(globals(), "only_tp", lambda g: g)
-    with pytest.raises(PlacementError, match="after the step: norm: said to be replicated over tp, but .* one rank stepped alone"):
+    with pytest.raises(PlacementError, match=r"after the step: norm: said to be replicated over tp, but .* one rank stepped alone"):
         losses(1, 2, 2, True, 2)
