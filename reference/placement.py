@@ -12,7 +12,7 @@ How a layer uses them: `place` cuts weights and inputs, `placed_arithmetic` mult
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from math import prod
@@ -250,14 +250,3 @@ def _compare(layer: str, x: Placed, axis: str, first: tuple[int, Array], other: 
         place = tuple(int(i) for i in differ[0])
         raise PlacementError(f"{layer}: {x.name}: said to be replicated over {axis}, but {a[place]} on rank {r} and {b[place]} on rank {s} "
                              f"at {list(place)}; an all_reduce over {axis} is missing, or one rank stepped alone")  # fmt: skip
-
-
-def placements_over(axes: Sequence[str], placement: Placement) -> dict[str, Placement]:
-    """The same placement along several mesh axes, for `place` and `want`."""
-    return dict.fromkeys(axes, placement)
-
-
-def positions(x: Placed) -> Iterator[tuple[int, dict[str, int]]]:
-    """Each rank and where it stands along each mesh axis."""
-    for rank in range(x.mesh.ranks):
-        yield rank, {axis: x.mesh.coordinate(rank, axis) for axis in x.mesh.axes}
