@@ -101,14 +101,24 @@ def _unlimited(case: Case) -> Case | None:
 
 @law(prepare=_unlimited, every=2, minimise=False)
 def without_a_limit_nobody_is_dropped(trial: Trial) -> Judgement:
-    """Without capacity no slot is -1, and out is the sum over all experts, gates 0 for those not chosen. Allowed: the bound."""
-    if "slots" not in trial.answer or not trial.answer["slots"].size:
-        return within(trial.answer, {"out": trial.wanted["out"]}, {"out": trial.allowed["out"]})
-    slots = trial.answer["slots"]
-    if (slots < 0).any():
+    """Without capacity no slot is -1, and out is the sum over all experts for all tokens, with gates of 0 for those not chosen.
+
+        out = sum_e gate_e x w_e
+
+    Allowed: the bound.
+    """
+    slots = trial.answer.get("slots")
+    if slots is not None and (slots < 0).any():
         reason = f"slots: {int((slots < 0).sum())} of {slots.size} assignments were dropped where there is no limit"
         return Judgement(slots.size, worst_ratio=np.inf, failed=True, reason=reason, evidence=Evidence(trial.wanted, trial.allowed))
-    return within(trial.answer, {"out": trial.wanted["out"]}, {"out": trial.allowed["out"]})
+    x, z, w = (trial.case.arrays[name].astype(np.float64) for name in ("x", "logits", "weights"))
+    if not trial.answer or not x.size:
+        return NOTHING
+    options = trial.case.options
+    ids, gates = route(z, k=int(str(options["k"])), normalize=bool(options["normalize"]), bias=trial.case.arrays.get("bias"))
+    dense = np.zeros(z.shape)
+    np.put_along_axis(dense, ids, gates, axis=-1)
+    return within(trial.answer, {"out": np.einsum("te,td,edf->tf", dense, x, w)}, {"out": trial.allowed["out"]})
 
 
 @law(every=2, minimise=False)
