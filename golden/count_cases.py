@@ -1,4 +1,5 @@
-"""Trace cases of what is counted: positions in padded rows, targets, right predictions, bytes of caches and of training, FLOPs."""
+"""Trace cases of what is counted: positions in padded rows, targets, right predictions, bytes of caches and of training, FLOPs, places in a
+flat buffer."""
 
 from __future__ import annotations
 
@@ -85,6 +86,14 @@ STATES: dict[str, tuple[tuple[int, ...], int, int, dict[str, int]]] = {
     "7-billion": ((7 * 10**9,), 1, 64, {}),
 }  # fmt: skip
 
+# name: (sizes, alignment, ranks)
+LAYOUTS: dict[str, tuple[tuple[int, ...], int, int]] = {
+    "nothing": ((), 4, 3), "smallest": ((1,), 1, 1), "nothing-of-one": ((0,), 8, 2), "end-to-end": ((6, 3, 5), 1, 1),
+    "aligned": ((6, 3, 5), 4, 1), "shared": ((6, 3, 5), 1, 4), "aligned-and-shared": ((6, 3, 5), 4, 3), "at-the-border": ((8, 16, 4), 4, 7),
+    "nothing-between": ((3, 0, 0, 5), 4, 2), "nothing-last": ((3, 4, 0), 4, 2), "fewer-than-ranks": ((1, 1), 1, 8),
+    "alignment-of-three": ((1, 2, 3, 4, 5), 3, 5), "many": (tuple(range(1, 40)), 16, 8), "7-billion": ((7 * 10**9, 3, 10**9 + 7), 128, 64),
+}  # fmt: skip
+
 
 def count_traces() -> list[Trace]:
     """The questions of counts: a trace of one call each."""
@@ -100,6 +109,8 @@ def count_traces() -> list[Trace]:
           for name, (lengths, config, options) in FLOPS.items()),
         *(_call("training_bytes", name, parameters=_whole(parameters), stage=stage, world=world, **others)
           for name, (parameters, stage, world, others) in STATES.items()),
+        *(_call("flat_layout", name, sizes=_whole(sizes), alignment=alignment, world=world)
+          for name, (sizes, alignment, world) in LAYOUTS.items()),
     ]  # fmt: skip
 
 

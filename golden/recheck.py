@@ -23,7 +23,15 @@ from oracles.properties.case import Case
 from oracles.properties.conventions import declared
 from oracles.properties.operations import operation_named
 
-from . import double_double_attention, double_double_losses, double_double_optimizers, double_double_quantization, double_double_rows
+from . import (
+    double_double_attention,
+    double_double_collectives,
+    double_double_losses,
+    double_double_optimizers,
+    double_double_quantization,
+    double_double_rows,
+    double_double_shards,
+)
 from .certified import Float64, Limbs
 from .double_double import DD, WORST, U
 from .double_double_functions import EXP_BOUND, LOG_BOUND, TANH_BOUND, TRIG_BOUND
@@ -57,6 +65,19 @@ DOUBLE_DOUBLE: dict[str, Callable[..., Mapping[str, DD]]] = {
     "adamw_step": double_double_optimizers.adamw_step,
     "master_weight_step": double_double_optimizers.master_weight_step,
     "clip_grad_norm": double_double_optimizers.clip_grad_norm,
+    "all_reduce": double_double_collectives.all_reduce,
+    "reduce_scatter": double_double_collectives.reduce_scatter,
+    "all_gather": double_double_collectives.all_gather,
+    "bucketed_all_reduce": double_double_collectives.bucketed_all_reduce,
+    "accumulate_gradients": double_double_collectives.accumulate_gradients,
+    "tied_gradients": double_double_collectives.tied_gradients,
+    "column_parallel": double_double_shards.column_parallel,
+    "row_parallel": double_double_shards.row_parallel,
+    "shard_qkv": double_double_shards.shard_qkv,
+    "vocab_parallel_embedding": double_double_shards.vocab_parallel_embedding,
+    "vocab_parallel_cross_entropy_backward": double_double_shards.vocab_parallel_cross_entropy_backward,
+    "norm_backward_sharded": double_double_shards.norm_backward_sharded,
+    "clip_grad_norm_sharded": double_double_shards.clip_grad_norm_sharded,
 }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from oracles.properties.case import Case
 
-from . import draws, textbook_losses, textbook_optimizers, textbook_quantization
+from . import draws, textbook_collectives, textbook_losses, textbook_optimizers, textbook_quantization, textbook_shards
 from .certified import Limbs
 from .textbook_attention import PackedRows, PagedRows, TextbookRows, latent_rows, mp
 
@@ -237,4 +237,17 @@ FORMULAS: dict[str, Callable[[Mapping[str, Any]], Element]] = {
     "adamw_step": textbook_optimizers.adamw_step,
     "master_weight_step": textbook_optimizers.master_weight_step,
     "clip_grad_norm": textbook_optimizers.clip_grad_norm,
+    "all_reduce": textbook_collectives.all_reduce,
+    "reduce_scatter": textbook_collectives.reduce_scatter,
+    "all_gather": textbook_collectives.all_gather,
+    "bucketed_all_reduce": textbook_collectives.bucketed_all_reduce,
+    "accumulate_gradients": textbook_collectives.accumulate_gradients,
+    "tied_gradients": textbook_collectives.tied_gradients,
+    "column_parallel": textbook_shards.column_parallel,
+    "row_parallel": textbook_shards.row_parallel,
+    "shard_qkv": textbook_shards.shard_qkv,
+    "vocab_parallel_embedding": textbook_shards.vocab_parallel_embedding,
+    "vocab_parallel_cross_entropy_backward": textbook_shards.vocab_parallel_cross_entropy_backward,
+    "norm_backward_sharded": textbook_shards.norm_backward_sharded,
+    "clip_grad_norm_sharded": textbook_shards.clip_grad_norm_sharded,
 }

@@ -7,10 +7,29 @@ from dataclasses import dataclass
 
 from oracles.properties.case import Case
 
-from . import ball_attention, ball_decoding, ball_gathered, ball_losses, ball_optimizers, ball_quantization, ball_rope, ball_rows
+from . import (
+    ball_attention,
+    ball_collectives,
+    ball_decoding,
+    ball_gathered,
+    ball_losses,
+    ball_optimizers,
+    ball_quantization,
+    ball_rope,
+    ball_rows,
+    ball_shards,
+)
 from .attention_cases import attention_backward_cases, attention_cases
 from .cache_cases import mla_attention_cases, paged_attention_cases, rope_cases
 from .certified import Balls
+from .collective_cases import (
+    accumulate_gradients_cases,
+    all_gather_cases,
+    all_reduce_cases,
+    bucketed_all_reduce_cases,
+    reduce_scatter_cases,
+    tied_gradients_cases,
+)
 from .compression_cases import compression_traces
 from .count_cases import count_traces
 from .decoding_cases import filter_probabilities_cases, mtp_loss_cases
@@ -26,6 +45,15 @@ from .optimizer_cases import adamw_step_cases, clip_grad_norm_cases, master_weig
 from .packed_cases import attention_packed_backward_cases, attention_packed_cases
 from .quantization_cases import dequantize_blockwise_cases, dequantize_cases, quantize_cases, quantized_matmul_cases
 from .row_cases import log_sum_exp_cases, merge_attention_cases, softmax_cases
+from .shard_cases import (
+    clip_grad_norm_sharded_cases,
+    column_parallel_cases,
+    norm_backward_sharded_cases,
+    row_parallel_cases,
+    shard_qkv_cases,
+    vocab_parallel_cross_entropy_backward_cases,
+    vocab_parallel_embedding_cases,
+)
 from .trace_cases import function_traces, object_traces
 from .trace_stream import stream_traces
 from .traces import Trace
@@ -65,6 +93,22 @@ SETS: tuple[GoldenSet, ...] = (
     GoldenSet("adamw_step", adamw_step_cases, ball_optimizers.adamw_step),
     GoldenSet("master_weight_step", master_weight_step_cases, ball_optimizers.master_weight_step),
     GoldenSet("clip_grad_norm", clip_grad_norm_cases, ball_optimizers.clip_grad_norm),
+    GoldenSet("all_reduce", all_reduce_cases, ball_collectives.all_reduce),
+    GoldenSet("reduce_scatter", reduce_scatter_cases, ball_collectives.reduce_scatter),
+    GoldenSet("all_gather", all_gather_cases, ball_collectives.all_gather),
+    GoldenSet("bucketed_all_reduce", bucketed_all_reduce_cases, ball_collectives.bucketed_all_reduce),
+    GoldenSet("accumulate_gradients", accumulate_gradients_cases, ball_collectives.accumulate_gradients),
+    GoldenSet("tied_gradients", tied_gradients_cases, ball_collectives.tied_gradients),
+    GoldenSet("column_parallel", column_parallel_cases, ball_shards.column_parallel),
+    GoldenSet("row_parallel", row_parallel_cases, ball_shards.row_parallel),
+    GoldenSet("shard_qkv", shard_qkv_cases, ball_shards.shard_qkv),
+    GoldenSet("vocab_parallel_embedding", vocab_parallel_embedding_cases, ball_shards.vocab_parallel_embedding),
+    GoldenSet(
+        "vocab_parallel_cross_entropy_backward", vocab_parallel_cross_entropy_backward_cases,
+        ball_shards.vocab_parallel_cross_entropy_backward,
+    ),
+    GoldenSet("norm_backward_sharded", norm_backward_sharded_cases, ball_shards.norm_backward_sharded),
+    GoldenSet("clip_grad_norm_sharded", clip_grad_norm_sharded_cases, ball_shards.clip_grad_norm_sharded),
 )
 
 

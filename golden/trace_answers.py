@@ -58,6 +58,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "kv_bytes": _named(reference.kv_bytes, "bytes"),
     "model_flops": _named(reference.model_flops, "flops"),
     "training_bytes": _named(reference.training_bytes, "bytes"),
+    "flat_layout": _named(reference.flat_layout, "offsets", "total"),
     "speculative_loop": _named(reference.speculative_loop, "tokens", "n_accepted"),
     "mtp_loop": _named(reference.mtp_loop, "tokens", "n_accepted"),
     "paging_waste": lambda **arguments: asdict(reference.paging_waste(**arguments)),

@@ -83,6 +83,17 @@ def training_bytes(parameters: Any, stage: int, world: int, weight_bytes: int = 
     return {"bytes": np.asarray(answers, dtype=np.int64)}
 
 
+def flat_layout(sizes: Any, alignment: int = 1, world: int = 1) -> dict[str, Any]:
+    """The next multiple from where the last one ended: the remainder is what is missing."""
+    offsets, end = [], 0
+    for size in sizes.tolist():
+        start = end if end % alignment == 0 else end + alignment - end % alignment
+        offsets.append(start)
+        end = start + size
+    total = end if end % world == 0 else end + world - end % world
+    return {"offsets": np.asarray(offsets, dtype=np.int64), "total": np.asarray(total, dtype=np.int64)}
+
+
 def _kv_heads(config: Mapping[str, Any]) -> int:
     return int(config.get("num_key_value_heads", config["num_attention_heads"]))
 

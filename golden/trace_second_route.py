@@ -171,6 +171,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "padded_positions": trace_counts.padded_positions, "next_token_targets": trace_counts.next_token_targets,
     "token_accuracy": trace_counts.token_accuracy, "kv_bytes": trace_counts.kv_bytes, "model_flops": trace_counts.model_flops,
     "training_bytes": trace_counts.training_bytes, "speculative_loop": trace_loops.speculative_loop, "mtp_loop": trace_loops.mtp_loop,
+    "flat_layout": trace_counts.flat_layout,
 }  # fmt: skip
 
 MOST_TOKENS = 3                                                                 # by which every text of a trace's language can be completed

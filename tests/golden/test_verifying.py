@@ -23,7 +23,11 @@ SMALL = ("softmax/pair", "log_sum_exp/near-zero", "merge_attention/near", "atten
          "filter_probabilities/all-filters", "mtp_loss/everything", "cross_entropy/everything", "cross_entropy_backward/everything",
          "vocab_parallel_cross_entropy/everything", "distillation_loss/jsd-temperature", "quantize/groups-affine",
          "dequantize/sixteen-bits", "quantized_matmul/float64", "adamw_step/second-step", "clip_grad_norm/clipped",
-         "dequantize_blockwise/maxima-quantized-float64", "master_weight_step/clipped")  # fmt: skip
+         "dequantize_blockwise/maxima-quantized-float64", "master_weight_step/clipped", "all_reduce/tree-mean",
+         "reduce_scatter/mean-of-three", "all_gather/ragged", "bucketed_all_reduce/two-in-a-bucket", "accumulate_gradients/both",
+         "tied_gradients/two-copies", "column_parallel/float64", "row_parallel/float64", "shard_qkv/fewer-key-heads-than-ranks",
+         "vocab_parallel_embedding/no-multiple", "vocab_parallel_cross_entropy_backward/everything", "norm_backward_sharded/tokens",
+         "clip_grad_norm_sharded/both")  # fmt: skip
 
 
 def entry_of(name: str, folder: Path = store.DATA) -> Entry:
@@ -134,7 +138,7 @@ def test_the_second_route_agrees_and_finds_the_last_bit_of_lo(name: str) -> None
     places = second_route.sample(case, limbs)
     assert len(places) >= len(limbs)
     assert second_route.disagreements(case, limbs, places) == []
-    result, at = next((n, i) for n, i in places if limbs[n].lo[i] != 0.0)
+    result, at = next(((n, i) for n, i in places if limbs[n].lo[i] != 0.0), places[0])                    # what is only moved has lo = 0
     lo = limbs[result].lo.copy()
     lo[at] = np.nextafter(lo[at], np.inf)
     (line,) = second_route.disagreements(case, {**limbs, result: Limbs(limbs[result].hi, lo)}, places)
