@@ -76,8 +76,12 @@ class Trial:
 
     @cached_property
     def answer(self) -> Mapping[str, Array]:
-        """The results, or nothing at all where the answer has defects: that is the business of the law `answers`."""
-        return {} if self.defects else self.outcome.outputs
+        """The results in the oracle's order, or nothing at all where the answer has defects: that is the business of the law `answers`.
+
+        A file or a pipe sorts them by name, out.10 before out.2.
+        """
+        outputs = {} if self.defects else self.outcome.outputs
+        return {name: outputs[name] for name in self.wanted if name in outputs}
 
     def repeats(self) -> bool:
         """Whether a second run on the same input gives the same bits, without which no two runs can be compared bitwise."""

@@ -15,7 +15,10 @@ from oracles.properties.array_lists import gathered, spread
 from oracles.properties.calling import call
 from oracles.properties.case import Case
 from oracles.properties.declaration import UsageError, declaration_of
+from oracles.properties.operations import operation_named
 from oracles.properties.outcome import MALFORMED, RETURNED
+from oracles.properties.subjects import open_subject
+from oracles.properties.trial import Trial
 from oracles.reference import clip_grad_norm
 
 GRADS = [np.array([3.0], np.float32), np.array([[0.0, 4.0]], np.float32)]
@@ -82,6 +85,17 @@ def test_a_file_in_a_worker_is_held_to_the_laws(tmp_path: Path) -> None:
     (tmp_path / "kernel.py").write_text(KERNEL.replace("FACTOR", "1.0"))
     report = check("clip_grad_norm", f"{tmp_path}/kernel.py:clip", budget="quick")
     assert report.held, [str(verdict) for verdict in report.verdicts]
+
+
+def test_more_than_ten_members_come_back_from_a_worker_in_their_order(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(KERNEL.replace("FACTOR", "1.0"))
+    case = Case("clip_grad_norm", spread("grads", [np.full(1, i, np.float32) for i in range(12)]), {"max_norm": 100.0})
+    worker = open_subject(f"{tmp_path}/kernel.py:clip", "clip_grad_norm")
+    try:
+        answer = Trial(operation_named("clip_grad_norm"), worker, case).answer
+    finally:
+        worker.close()
+    assert list(answer) == [*(f"grads.{i}" for i in range(12)), "norm"]
 
 
 def test_a_repro_of_a_list_runs_alone_and_shows_the_fault(tmp_path: Path) -> None:
