@@ -23,6 +23,10 @@ Array = NDArray[Any]
 # Moments of 0 before the first step; moments after some steps; after very many.
 STATES = {"fresh": 1, "second": 2, "warm": 10, "late": 5000}
 GRADIENTS = ("normal", "zero", "near_eps", "uneven", "some_zero", "grid")
+# Beside them, in designed cases of their own: what a clamp of gradients or of their squares would show.
+LARGE = "large"
+# A matrix, its one row, the one number of that: a kernel that decays nothing but matrices decides for its caller.
+ONE: dict[str, Any] = {"matrix": ..., "vector": (0, ...), "scalar": (0, 0, ...)}
 LR = {"thousandth": 1e-3, "tenth": 0.1, "zero": 0.0}
 BETA1 = {"nine_tenths": 0.9, "half": 0.5, "zero": 0.0}
 BETA2 = {"usual": 0.999, "short": 0.95, "half": 0.5}
@@ -32,12 +36,13 @@ DECAY = {"none": 0.0, "hundredth": 0.01, "half": 0.5}
 
 @dataclass(frozen=True)
 class AdamRecipe:
-    """One case of adamw_step: parameters of shape (A, n)."""
+    """One case of adamw_step: parameters of shape (A, n), (n,) or ()."""
 
     A: int = shrinking.size_field()
     n: int = shrinking.size_field()
     state: str = shrinking.choice_field(tuple(STATES))
-    gradient: str = shrinking.choice_field(GRADIENTS)
+    axes: str = shrinking.choice_field(tuple(ONE))
+    gradient: str = shrinking.choice_field((*GRADIENTS, LARGE))
     lr: str = shrinking.choice_field(tuple(LR))
     beta1: str = shrinking.choice_field(tuple(BETA1))
     beta2: str = shrinking.choice_field(tuple(BETA2))
@@ -55,6 +60,10 @@ CORNERS = (
     AdamRecipe(n=9, gradient="near_eps", lr="tenth", seed=4),
     AdamRecipe(A=3, n=33, state="warm", weight_decay="hundredth", seed=5),
     AdamRecipe(A=0, n=5, seed=6),
+    AdamRecipe(n=5, axes="vector", weight_decay="half", lr="tenth", seed=7),
+    AdamRecipe(axes="scalar", state="warm", weight_decay="half", lr="tenth", seed=8),
+    AdamRecipe(n=0, axes="vector", seed=9),
+    AdamRecipe(A=2, n=7, gradient=LARGE, state="warm", lr="tenth", seed=10),
 )
 
 
@@ -65,7 +74,9 @@ def covered_adam(recipe: AdamRecipe, coverage: Coverage) -> AdamRecipe:
     least = int(not coverage.empty)
     state = recipe.state if "step" in coverage.arguments else "fresh"
     dtype = recipe.dtype if recipe.dtype in coverage.dtypes else coverage.dtypes[0]
-    return replace(recipe, A=max(recipe.A, least), n=max(recipe.n, least), state=state, dtype=dtype, **changes)
+    A, n = (1 if recipe.axes in alone else max(size, least)
+            for size, alone in ((recipe.A, ("vector", "scalar")), (recipe.n, ("scalar",))))  # fmt: skip
+    return replace(recipe, A=A, n=n, state=state, dtype=dtype, **changes)
 
 
 @lru_cache(maxsize=8)
@@ -85,8 +96,9 @@ def designed_adam(coverage: Coverage) -> list[AdamRecipe]:
 def adam_recipes(coverage: Coverage) -> st.SearchStrategy[AdamRecipe]:
     """Random recipes inside a coverage: a fixed number of draws, the mapping afterwards."""
     return st.builds(
-        AdamRecipe, A=st.sampled_from((1, 2, 3) * 6 + (0,)), n=st.integers(0, 70), state=st.sampled_from(tuple(STATES)),
-        gradient=st.sampled_from(GRADIENTS), lr=st.sampled_from(tuple(LR)), beta1=st.sampled_from(tuple(BETA1)),
+        AdamRecipe, A=st.sampled_from((1, 2, 3) * 6 + (0,)), n=st.integers(0, 70), axes=st.sampled_from(tuple(ONE)),
+        state=st.sampled_from(tuple(STATES)), gradient=st.sampled_from((*GRADIENTS, LARGE)),
+        lr=st.sampled_from(tuple(LR)), beta1=st.sampled_from(tuple(BETA1)),
         beta2=st.sampled_from(tuple(BETA2)), eps=st.sampled_from(tuple(EPS)), weight_decay=st.sampled_from(tuple(DECAY)),
         dtype=st.sampled_from(coverage.dtypes), strides=st.sampled_from(LAYOUTS), seed=st.integers(0, 2**32 - 1),
     ).map(lambda recipe: covered_adam(recipe, coverage))  # fmt: skip
@@ -97,11 +109,11 @@ def build_adam(recipe: AdamRecipe) -> Case:
     g, shape, fmt = np.random.default_rng(recipe.seed), (1, recipe.A, recipe.n), FloatFormat(recipe.dtype)
     x = g.standard_normal(shape)
     grad = {"normal": x, "zero": 0.0 * x, "near_eps": x * 2.0 * EPS[recipe.eps], "uneven": x * 10.0 ** g.integers(-6, 3, shape),
-            "some_zero": np.where(g.random(shape) < 0.5, 0.0, x), "grid": np.rint(2.0 * x)}[recipe.gradient]
+            LARGE: x * 2.0**20, "some_zero": np.where(g.random(shape) < 0.5, 0.0, x), "grid": np.rint(2.0 * x)}[recipe.gradient]
     fresh = recipe.state == "fresh"
     m = np.where(fresh, 0.0, (grad + g.standard_normal(shape) * np.abs(grad)) / 2.0)
     v = np.where(fresh, 0.0, m * m + grad * grad * g.uniform(0.1, 2.0, shape))
-    arrays = {name: laid_out(fmt.cast(np.asarray(a)), recipe.strides)[0]
+    arrays = {name: laid_out(fmt.cast(np.asarray(a)), recipe.strides)[0][ONE[recipe.axes]]
               for name, a in (("param", g.standard_normal(shape)), ("grad", grad), ("m", m), ("v", v))}  # fmt: skip
     options: dict[str, Option] = {
         "step": STATES[recipe.state], "lr": LR[recipe.lr], "beta1": BETA1[recipe.beta1], "beta2": BETA2[recipe.beta2],

@@ -139,6 +139,25 @@ def equal_logits_cost_the_logarithm_of_their_number(trial: Trial) -> Judgement:
     return within(trial.answer, {"loss": np.asarray(wanted)}, trial.allowed)
 
 
+def _one_rank_far_above(case: Case) -> Case | None:
+    """All logits of one rank 1024 above those of the others: e^1024 is beyond every format, and e^-1024 is 0."""
+    plain = _on_a_grid(case)
+    if plain is None or len(case.arrays["shards"]) < 2:
+        return None
+    z = plain.arrays["shards"].astype(np.float64)
+    z[int(case.hash, 16) % len(z)] += 1024.0
+    return plain.with_arrays(shards=z.astype(plain.arrays["shards"].dtype))
+
+
+@law(prepare=_one_rank_far_above, every=2)
+def one_rank_may_lie_far_above_the_others(trial: Trial) -> Judgement:
+    """The maximum that is taken off is that of all ranks: with one rank's own, e^(z - m) overflows, or is 0 everywhere.
+
+    Allowed: the bound.
+    """
+    return within(trial.answer, trial.wanted, trial.allowed)
+
+
 @law(every=2, minimise=False)
 def a_mean_is_the_sum_over_the_weight(trial: Trial) -> Judgement:
     """The mean is the rows' losses added up over the sum of the weights of their targets, the sum is them added up.
@@ -223,7 +242,11 @@ CROSS_ENTROPY_LAWS: tuple[Law, ...] = (
     a_mean_is_the_sum_over_the_weight,
     *_SHARED,
 )
-SHARDED_LAWS: tuple[Law, ...] = tuple(one for one in CROSS_ENTROPY_LAWS if one is not renaming_the_classes_changes_nothing)
+SHARDED_LAWS: tuple[Law, ...] = (
+    *(one for one in CROSS_ENTROPY_LAWS if one not in (renaming_the_classes_changes_nothing, *_SHARED)),
+    one_rank_may_lie_far_above_the_others,
+    *_SHARED,
+)
 CROSS_ENTROPY_BACKWARD_LAWS: tuple[Law, ...] = (
     answers,
     replace(agreement("dlogits"), minimise=False),

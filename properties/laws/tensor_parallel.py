@@ -10,6 +10,7 @@ from ..law import NOTHING, Judgement, Law, law, within
 from ..safetensors_file import Array
 from ..trial import Trial
 from .every_operation import agreement, answers, inputs_stay_untouched, pinned, repeats_give_the_same_bits, strides_are_respected
+from .losses import one_rank_may_lie_far_above_the_others
 from .ranks import exact_on_integers, list_agreement, members, same_on_every_rank
 
 _SHARED = (inputs_stay_untouched, strides_are_respected, repeats_give_the_same_bits)
@@ -189,7 +190,8 @@ EMBEDDING_LAWS: tuple[Law, ...] = (
     answers, list_agreement("out"), same_on_every_rank("out"), the_last_token_is_somebodys, *_SHARED,
 )  # fmt: skip
 VOCAB_LOSS_LAWS: tuple[Law, ...] = (
-    answers, agreement("dshards"), gradients_of_a_row_sum_to_zero_over_all_ranks, a_rank_without_the_target_has_its_share, *_SHARED,
+    answers, agreement("dshards"), gradients_of_a_row_sum_to_zero_over_all_ranks, a_rank_without_the_target_has_its_share,
+    one_rank_may_lie_far_above_the_others, *_SHARED,
 )  # fmt: skip
 NORM_LAWS: tuple[Law, ...] = (
     answers, list_agreement("dx"), list_agreement("dweight"), same_on_every_rank("dweight"), the_weight_gradient_is_that_of_one_rank,

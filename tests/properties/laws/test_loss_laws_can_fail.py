@@ -87,6 +87,13 @@ def other_strides(name: str) -> Callable[[Given], Given]:
     return lambda given: {} if given[name].flags.c_contiguous else {name: np.ascontiguousarray(given[name])[..., ::-1]}
 
 
+def maximum_of_rank_0(x: Any, given: Given) -> Any:
+    """e^(z - m) with the maximum of the first rank, in the format of the logits."""
+    z = given["shards"]
+    with np.errstate(over="ignore", invalid="ignore"):
+        return x + 0 * np.exp(z - z[0].max(axis=-1, keepdims=True, initial=-np.inf)).max(initial=0.0)
+
+
 COMMON = {
     "adding_one_number_to_all_logits_changes_nothing": size_matters,
     "ignored_rows_never_matter": nan_behind,
@@ -117,6 +124,7 @@ BREAKERS: dict[str, dict[str, Function]] = {
         **{law: changing(S, change) for law, change in COMMON.items()},
         "equal_logits_cost_the_logarithm_of_their_number": changing(S, equal_are_free),
         "a_mean_is_the_sum_over_the_weight": changing(S, of_count),
+        "one_rank_may_lie_far_above_the_others": changing(S, maximum_of_rank_0),
         "strides_are_respected": given_other(S, other_strides("shards")),
     },
     B: {

@@ -87,6 +87,17 @@ def test_a_step_without_correction_is_judged_as_declared() -> None:
     assert failure(A, "param_agrees_with_the_oracle", without_correction, declared) == ""
     assert failure(A, "param_agrees_with_the_oracle", right, declared)
 
+
+def test_a_kernel_that_decays_matrices_alone_is_seen() -> None:
+    matrices = given_other(weight_decay=lambda given: given["weight_decay"] if np.ndim(given["param"]) > 1 else 0.0)
+    assert "param" in failure(A, "param_agrees_with_the_oracle", matrices, {})
+
+
+def test_a_clamp_of_large_gradients_is_seen() -> None:
+    clamped = given_other(grad=lambda given: np.clip(given["grad"], -1e3, 1e3))
+    assert "m[" in failure(A, "m_agrees_with_the_oracle", clamped, {})
+
+
 def of_16_bits(kept: str) -> Any:
     """Parameters of bfloat16 stepped in float32, the moments kept in one format and returned in float32."""
 
