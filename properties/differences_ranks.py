@@ -43,7 +43,7 @@ RANK_DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("the bias", "Added once, behind the all_reduce: here, Megatron-LM. On rank 0 before it: vLLM."),
     ),
     "shard_qkv": (
-        ("fewer kv heads than ranks", "Each on R / Hkv ranks: here, vLLM. Sizes of which neither divides the other are refused: here, vLLM."),
+        ("fewer kv heads than ranks", "Each on R / Hkv ranks: here, vLLM. Neither divides the other: refused here and by vLLM."),
         ("a fused weight", "Cut head by head, by its layout: here. Into equal slices: a fault (deepspeedai/DeepSpeed#3844)."),
     ),
     "vocab_parallel_embedding": (

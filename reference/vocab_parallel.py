@@ -102,7 +102,7 @@ def vocab_parallel_cross_entropy_backward(
     shards: Sequence[ArrayLike] | Array, targets: ArrayLike, dloss: ArrayLike, *, ignore_index: int = -100, label_smoothing: float = 0.0,
     z_loss: float = 0.0, reduction: str,
 ) -> Float64:  # fmt: skip
-    """dloss times the derivative of `vocab_parallel_cross_entropy`: (R, ..., V/R), part r what rank r holds, side by side that of the whole.
+    """dloss times the derivative of `vocab_parallel_cross_entropy`: (R, ..., V/R), part r rank r's, side by side that of the whole.
 
         dz_r = g (p_r (1 + 2 z_loss lse) - (1 - e) [target in r] - e / V)          p_r = e^(z_r - m) / l
         m = max_r max z_r          l = sum_r sum e^(z_r - m)
