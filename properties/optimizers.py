@@ -54,7 +54,7 @@ def stepped(case: Case, conventions: Mapping[str, str]) -> dict[str, Float64]:
     param = param * _kept(plain, conventions) - _taken(plain, conventions)
     if conventions["zero_over_zero"] == "nan" and plain["eps"] == 0.0:
         param = np.where((m == 0.0) & (v == 0.0), np.nan, param)
-    return {"param": param, "m": m, "v": v}
+    return {"param": np.asarray(param), "m": np.asarray(m), "v": np.asarray(v)}
 
 
 def _kept(given: Mapping[str, Any], conventions: Mapping[str, str]) -> float:

@@ -96,12 +96,12 @@ def _no_rate(case: Case) -> Case | None:
 def a_learning_rate_of_0_moves_nothing(trial: Trial) -> Judgement:
     """With lr = 0 param keeps its bits, decay or not, while the moments go on. Allowed: 0.
 
-    Not where the decay is declared to know no lr.
+    A gradient that is inf, or whose square is, makes NaN of its element even so. Not where the decay is declared to know no lr.
     """
     if "lr" not in trial.subject.declaration.coverage.arguments or trial.conventions["decay"] == "without_lr":
         return NOTHING
     p = trial.case.arrays["param"].astype(np.float64)
-    return within(trial.answer, {"param": p}, {"param": np.zeros(p.shape)})
+    return within(trial.answer, {"param": p}, {"param": np.where(np.isinf(trial.allowed["param"]), np.inf, 0.0)})
 
 
 def _powers_of_two(case: Case) -> Case | None:
@@ -133,7 +133,7 @@ def elements_do_not_know_each_other(trial: Trial) -> Judgement:
         return NOTHING
 
     def back(x: Array) -> Array:
-        return np.ascontiguousarray(x.reshape(-1)[::-1].reshape(x.shape))
+        return np.array(np.reshape(np.reshape(x, -1)[::-1], np.shape(x)))       # one element without axes stays without
 
     other = trial.on(trial.case.with_arrays(**{name: back(trial.case.arrays[name]) for name in ARRAYS}))
     got = {name: back(x) for name, x in other.answer.items()}
