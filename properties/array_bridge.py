@@ -36,8 +36,11 @@ def to_framework(array: Array, framework: str) -> Any:
 def to_numpy(value: Any) -> Array:
     """The NumPy array in a returned value, of NumPy, PyTorch, JAX, CuPy or anything that speaks DLPack.
 
-    Raises NotAnArray for what is none: a list, a lazy object, None, a Python number.
+    A Python int, a count or a total, is an int64. Raises NotAnArray for what is none: a list, a lazy object, None, a Python float,
+    of which nobody knows the format it was computed in.
     """
+    if type(value) is int and -(2**63) <= value < 2**63:
+        return np.asarray(value, np.int64)
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
     for name, convert in _FROM.items():
@@ -47,7 +50,8 @@ def to_numpy(value: Any) -> Array:
             return convert(value)
     if hasattr(value, "__dlpack__"):
         return np.from_dlpack(value)
-    raise NotAnArray(f"got {_describe(value)}; want an array")
+    wanted = "an array or a NumPy number, which has a dtype" if isinstance(value, float) else "an array"
+    raise NotAnArray(f"got {_describe(value)}; want {wanted}")
 
 
 def _load(framework: str) -> Any:

@@ -35,7 +35,8 @@ class ScalerWalker:
            named left to it: an object with value, scale(loss), unscale(grads), step(update, grads), update(found_inf) and, where
            it has them, state() and load(state)
 
-    The gradient of the parameter is the sum of all that were unscaled. The schedule goes on after each step that was taken.
+    `step` calls update(), or update(grads). The gradient of the parameter is the sum of all that were unscaled, or of those given.
+    The schedule goes on after each step that was taken.
 
     >>> from oracles.reference import LossScaler
     >>> walker = ScalerWalker(LossScaler, init_scale=4)
@@ -84,8 +85,12 @@ class ScalerWalker:
         """The end of an iteration."""
         return self.scaler.update(self._found)
 
-    def _update(self) -> None:
-        self._training = stepped(self._training, float(sum(np.asarray(g, np.float64).sum() for g in self._grads)))
+    def _update(self, *given: Any) -> None:
+        """The step of the caller's optimizer, called with nothing, or with the gradients that it is to be taken with."""
+        if len(given) > 1:
+            raise TypeError(f"update: called with {len(given)} arguments; want update(), or update(grads)")
+        grads = given[0] if given else self._grads
+        self._training = stepped(self._training, float(sum(np.asarray(g, np.float64).sum() for g in grads)))
 
     def _state(self) -> int:
         """The number of the scaler's state as it is."""

@@ -121,7 +121,7 @@ def _concrete(value: Any) -> Any:
 
 
 def _source(value: Any) -> str:
-    return str(value) if isinstance(value, Floats) else repr(_concrete(value))
+    return f"[{', '.join(map(_source, value))}]" if isinstance(value, tuple) else str(value) if isinstance(value, Floats) else repr(value)
 
 
 def to_json(value: Any) -> Any:

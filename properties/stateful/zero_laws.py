@@ -14,7 +14,10 @@ from .zero_model import ZeroMoment
 
 @sequence_law()
 def a_wrong_call_is_refused(m: ZeroMoment) -> Found:
-    """ValueError for another number of ranks or other shapes, for a step before anything is attached, for a save between micro-batches."""
+    """ValueError for a stage or a world that is none, for gradients or tokens of another number of ranks, and for other shapes.
+
+    So for a step before anything is attached, and for a save between micro-batches.
+    """
     if not m.wrong_call:
         return SILENT
     return Found(1, f"{m.call} returned, though {m.wrong_call}; want ValueError" if m.answer.kind == RETURNED else "")

@@ -100,13 +100,15 @@ class ZeroModel:
 
     def _wrong_call(self, call: Call) -> str:
         if call.method == NEW:
-            return "" if call.args[0] in (0, 1, 2, 3) and call.args[1] >= 1 else f"there is no stage {call.args[0]} of {call.args[1]} ranks"
+            stage, world = call.args
+            return f"there is no stage {stage}" if stage not in (0, 1, 2, 3) else f"{world} ranks are none" if world < 1 else ""
         if call.method in ("accumulate", "step", "reload") and not self.states:
             return "nothing is attached"
         if call.method in ("accumulate", "step"):
             grads, tokens = call.args[0], call.option("tokens")
-            if len(grads) != self.world or (tokens is not None and len(tokens) != self.world):
-                return f"gradients or tokens of {len(grads)} ranks are given to {self.world}"
+            for what, given in (("gradients", grads), ("tokens", tokens)):
+                if given is not None and len(given) != self.world:
+                    return f"{what} of {len(given)} ranks are given to {self.world}"
             shapes = [state.p.shape for state in self.states.values()]
             if any([g.shape for g in own] != shapes for own in grads):
                 return "the gradients have other shapes than the parameters"

@@ -57,7 +57,9 @@ class OnlyUnasked:
 NO_ARRAYS = {
     "None": (None, "got None; want an array"),
     "a list": ([1, 2], "got list [1, 2]; want an array"),
-    "a number": (1.5, "got float 1.5; want an array"),
+    "a number": (1.5, "got float 1.5; want an array or a NumPy number, which has a dtype"),
+    "a huge integer": (2**63, "got int 9223372036854775808; want an array"),
+    "a truth value": (True, "got bool True; want an array"),
     "a lazy object": (OnlyUnasked(), f"got OnlyUnasked {'x' * 57}...; want an array"),
     "a function": (len, "got builtin_function_or_method <built-in function len>; want an array"),
 }
@@ -69,6 +71,10 @@ def test_what_is_no_array_is_named(what: str) -> None:
     with pytest.raises(NotAnArray) as raised:
         to_numpy(value)
     assert str(raised.value) == message
+
+
+def test_a_count_may_be_a_python_int() -> None:
+    assert (to_numpy(12).dtype, to_numpy(12).shape, int(to_numpy(-(2**63)))) == (np.dtype(np.int64), (), -(2**63))
 
 
 def test_a_framework_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,6 +169,36 @@ def test_the_oracle_keeps_every_law() -> None:
     assert report.not_covered == ()
 
 
+class HandsOver(LossScaler):
+    """Calls update(grads); of_what: which gradients these are."""
+
+    def of_what(self, grads: Any) -> Any:
+        return grads
+
+    def step(self, update: Any, grads: Any) -> bool:
+        return super().step(lambda: update(self.of_what(grads)), grads)
+
+
+class HandsOverScaledOnes(HandsOver):
+    def of_what(self, grads: Any) -> Any:
+        return [np.asarray(g) * self.value for g in grads]
+
+
+def test_the_step_may_be_handed_its_gradients() -> None:
+    assert check_object("loss_scaler", HandsOver, budget=0).held
+    (verdict,) = check_object("loss_scaler", HandsOverScaledOnes, budget=0, laws=("a_step_is_made_by_step_alone_and_once",)).verdicts
+    assert verdict.status == FAILED
+
+
+def test_a_step_that_is_handed_more_is_told_what_it_takes() -> None:
+    class TooMuch(LossScaler):
+        def step(self, update: Any, grads: Any) -> bool:
+            return super().step(lambda: update(grads, self.value), grads)
+
+    (verdict,) = check_object("loss_scaler", TooMuch, budget=0, laws=("answers",)).verdicts
+    assert "TypeError: update: called with 2 arguments; want update(), or update(grads)" in verdict.reason
+
+
 def test_without_a_state_loading_is_not_covered() -> None:
     class Forgets:
         def __init__(self, **options: Any) -> None:

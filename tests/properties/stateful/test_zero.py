@@ -11,7 +11,7 @@ import pytest
 from oracles.properties.stateful import zero_walker
 from oracles.properties.stateful.checker import check_object
 from oracles.properties.stateful.run import begin, put
-from oracles.properties.stateful.sequence import NEW, RETURNED, Answer, Call
+from oracles.properties.stateful.sequence import NEW, RETURNED, Answer, Call, Floats
 from oracles.properties.stateful.subjects import ObjectInProcess
 from oracles.properties.stateful.zero import ZERO
 from oracles.properties.stateful.zero_laws import ZERO_LAWS
@@ -105,6 +105,25 @@ BREAKERS: dict[str, Any] = {
 @pytest.mark.parametrize("law", BREAKERS)
 def test_the_law_rejects_what_breaks_it(law: str) -> None:
     assert law in broken_laws(BREAKERS[law])
+
+
+@pytest.mark.parametrize(("call", "wrong"), [
+    (Call("step", (((Floats((2,)),), (Floats((2,)),)),), (("tokens", (0, 0, 0)),)), "tokens of 3 ranks are given to 2"),
+    (Call("step", (((Floats((2,)),),),)), "gradients of 1 ranks are given to 2"),
+    (Call(NEW, (4, 1)), "there is no stage 4"),
+    (Call(NEW, (0, 0)), "0 ranks are none"),
+])  # fmt: skip
+def test_what_is_wrong_with_a_call_is_said(call: Call, wrong: str) -> None:
+    model = ZeroModel(new_zero(0, 2), frozenset())
+    model.follow(Call("attach", ((("p", Floats((2,))),),)), Answer(RETURNED), [Answer(RETURNED, {"p": np.zeros(2)})])
+    assert model.follow(call, Answer(RETURNED), []).wrong_call == wrong
+
+
+def test_a_call_is_written_as_python_on_one_line() -> None:
+    call = Call("step", (((Floats((2, 3), 1),), (Floats((2, 3), 8, -1),)),), (("tokens", (0, 2)),))
+    heard = eval(str(call), {"np": np, "x": type("X", (), {"step": staticmethod(lambda grads, tokens: (grads, tokens))})})
+    assert "\n" not in str(call)
+    assert ([[g.tolist() for g in own] for own in heard[0]], heard[1]) == ([[[[1, 2, 3], [4, 5, 6]]], [[[8, 7, 6], [5, 4, 3]]]], [0, 2])
 
 
 def test_no_law_is_left_out() -> None:
