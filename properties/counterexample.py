@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
@@ -62,14 +63,22 @@ def _open_evidence(operation: Operation, subject: Subject, case: Case) -> Eviden
 
 
 def _kernel(subject: Subject, folder: Path) -> str:
-    """How the repro finds the kernel: `lasting_spec`, or for a peer `kernel.py:function`, a copy of its plain source."""
+    """How the repro finds the kernel: `lasting_spec`, or for a peer `carried_peer`."""
     spec = lasting_spec(subject)
     if not spec.startswith("peers:"):
         return spec
     from .loading import load
 
     function, _ = load(spec, subject.declaration.operation)
-    shutil.copy(Path(inspect.getsourcefile(function) or ""), folder / "kernel.py")
+    return carried_peer(function, folder)
+
+
+def carried_peer(function: Callable[..., Any], folder: Path) -> str:
+    """`kernel.py:name`, a copy of the plain source of a peer's function or class; `module:name` where that needs its neighbours."""
+    source = Path(inspect.getsourcefile(function) or "")
+    if any(line.startswith("from .") for line in source.read_text().splitlines()):
+        return f"{function.__module__}:{function.__name__}"
+    shutil.copy(source, folder / "kernel.py")
     return f"kernel.py:{function.__name__}"
 
 

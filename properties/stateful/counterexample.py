@@ -11,11 +11,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..counterexample import REPORT, REPRO, lasting_name, quoted
+from ..counterexample import REPORT, REPRO, carried_peer, lasting_name, quoted
 from .operation import StatefulOperation
 from .play import SequenceLaw
 from .sequence import Call, Sequence, from_json, to_json
-from .subjects import ObjectSubject
+from .subjects import ObjectSubject, factory_named
 
 SEQUENCE, JUDGE = "sequence.json", "judge"
 
@@ -36,7 +36,8 @@ def write_sequence(
         data = {**about, "abilities": sorted(abilities), "sequence": to_json(list(calls))}
         (temporary / SEQUENCE).write_text(json.dumps(data, indent=1) + "\n")
         (temporary / REPORT).write_text(json.dumps(about, indent=1) + "\n")
-        (temporary / REPRO).write_text(_repro(operation, about, abilities, calls))
+        found = carried_peer(factory_named(spec, operation.name), temporary) if spec.startswith("peers:") else spec
+        (temporary / REPRO).write_text(_repro(operation, {**about, "spec": found}, abilities, calls))
         (temporary / JUDGE).mkdir()
         (temporary / JUDGE / "__init__.py").write_text('"""Model and laws, copied from oracles.properties: they need NumPy alone."""\n')
         for name in operation.carried:

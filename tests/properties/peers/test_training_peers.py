@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from oracles.properties import UsageError, check
@@ -84,7 +88,7 @@ def test_the_other_forms_have_no_scaler() -> None:
         check_object("loss_scaler", "peers:torch_fused", in_process=True)
 
 
-def test_torch_scale_of_0() -> None:
+def test_torch_scale_of_0(tmp_path: Path) -> None:
     """docs/findings.md, torch-scale-of-0: both of its lines, and the laws that see them."""
     import torch
 
@@ -101,5 +105,7 @@ def test_torch_scale_of_0() -> None:
     scaler.update()
     assert scaler.get_scale() == 0.0
     laws = ("the_scale_stays_finite_and_positive", "found_inf_tells_of_nan_and_inf")
-    report = check_object("loss_scaler", "peers:torch_scaler_any_size", budget="quick", call_seconds=100.0, laws=laws)
+    report = check_object("loss_scaler", "peers:torch_scaler_any_size", budget="quick", call_seconds=100.0, laws=laws, failures=tmp_path)
     assert {verdict.law: verdict.status for verdict in report.verdicts} == dict.fromkeys(laws, FAILED)
+    ended = subprocess.run([sys.executable, f"{report.verdicts[0].counterexample}/repro.py"], capture_output=True, text=True, cwd=tmp_path)
+    assert ended.returncode == 1, ended.stderr                                  # the peer's class lies beside it
