@@ -37,8 +37,8 @@ COSTS = ["parameter_count", "training_parts", "lora_bytes", "lora_parameters", "
 EXPERTS = ["expert_slots", "dispatch", "combine", "moe_layer_backward", "expert_parallel_layer", "route_backward", "balance_bias",
            "expert_counts", "moe_swiglu", "moe_swiglu_backward", "moe_balance", "transformer_backward", "rms_norm_backward",
            "swiglu_backward", "rope_backward", "embedding_backward", "decoder_loss", "decoder_gradients", "train_step"]
-RANKS = ["all_to_all", "exchange", "broadcast", "shard_fused_qkv", "vocab_shards", "vocab_parallel_embedding_backward", "vocab_parallel_head",
-         "vocab_parallel_head_backward", "DataParallel"]
+RANKS = ["all_to_all", "exchange", "broadcast", "shard_fused_qkv", "vocab_shards", "vocab_parallel_embedding_backward",
+         "vocab_parallel_head", "vocab_parallel_head_backward", "DataParallel"]
 PIPELINES = ["all_to_all_attention", "all_to_all_attention_backward", "cache_place", "schedule_limits", "shard_positions"]
 BESIDE = [*PIPELINES, *RANKS, *EXPERTS, *CACHES, *DECODING, *COMPRESSION, *COSTS, "online_softmax", "memory_traffic"]
 
@@ -100,8 +100,16 @@ def test_the_page_of_an_object_is_up_to_date(name: str) -> None:
 def test_the_page_of_an_object_has_its_methods_laws_and_source(name: str) -> None:
     operation, shown = stateful_named(name), showing_objects.page(name)
     assert [part for part in ("## Laws", "## Source", operation.source) if part not in shown] == []
-    assert [method for method in (*operation.required, *operation.optional, *operation.arguments) if f"`{method}`" not in shown] == []
+    assert [method for method in (*operation.required, *operation.optional) if f"`{method}`" not in shown] == []
+    assert [name for name in operation.arguments if f"- `{name.partition('.')[2]}=` of " not in shown] == []
     assert [law.name for law in operation.laws if f"**{law.name}** {inspect.cleandoc(law.statement)}" not in shown] == []
+
+
+def test_the_page_of_an_object_shows_how_it_is_made_and_called() -> None:
+    shown = showing_objects.page("loss_scaler")
+    assert "```\nLossScaler(*, init_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000)\n    value\n" in shown
+    assert "\n    step(update, grads)\n" in shown
+    assert "- `growth_interval=` of the constructor" in shown
 
 
 def test_every_page_is_of_an_operation() -> None:
