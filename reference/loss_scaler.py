@@ -35,8 +35,9 @@ class LossScaler:
     8.0
 
     One iteration: `scale` the loss, `unscale` the gradients, `step` with them, `update` with what was found, whether or not the
-    step was taken (Haian-Jin/LVSM#19). The number of the step, which Adam's bias correction and the schedule read, counts steps
-    that were taken (huggingface/accelerate#4242). `state` and `load` carry the scale and its run over to another process.
+    step was taken (Haian-Jin/LVSM#19). `step` calls update(); a subject may call update(grads). The number of the step, which
+    Adam's bias correction and the schedule read, counts steps that were taken (huggingface/accelerate#4242). `state` and `load`
+    carry the scale and its run over to another process.
 
     Raises ValueError for a scale outside the normal numbers of float32, growth_factor < 1, backoff_factor outside (0, 1],
     growth_interval < 1. Error bound: exact for powers of two; else one rounding of each product.

@@ -40,7 +40,8 @@ class Zero:
 
     `attach(params)`, then for every step: `accumulate(grads)` for all micro-batches but the last, `step(grads)`. grads: for each rank
     the list of its gradients, in the order of the parameters; the step is taken with their mean over ranks and micro-batches, or, where
-    tokens are given, with the sum over all over the number of all tokens. The answer does not depend on stage or world.
+    tokens are given, with the sum over all over the number of all tokens. The answer does not depend on stage or world. Attaching anew
+    begins anew: moments 0, the next step the first. What one object saves, another loads, of any stage and world (`reload` below).
 
     >>> zero = Zero(2, 2, lr=0.125, beta1=0.5, beta2=0.75, eps=0.0, weight_decay=0.5)
     >>> zero.attach({"w": [1.0, 1.0, 1.0]})
