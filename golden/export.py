@@ -29,7 +29,7 @@ TAGS = {dtype.name: tag for tag, dtype in safetensors_file.DTYPES.items()}
 READERS = Path(__file__).with_name("readers")
 OBJECTS: dict[str, tuple[str, ...]] = {
     "block_allocator": ("BlockAllocator",), "token_mask": ("compile_regex", "token_mask", "advance"),
-    "torch_stream": ("TorchStream",),
+    "torch_stream": ("TorchStream",), "schedule_timeline": ("Schedule", "schedule"),
 }  # fmt: skip
 # What the oracle leaves open, or the calls need besides.
 NOTES = {
@@ -39,6 +39,10 @@ NOTES = {
     "torch_stream": 'Answer `randn` and `rand` with nested lists of their float32 numbers. `digest` draws as `randn` does: answer it with '
                     '`{"sha256": {"bytes": hexadecimal digits of the SHA-256 of the little-endian numbers in C order}, "first": the first '
                     '16 of them, "last": the last 16}`.',
+    "schedule_timeline": "For the actions of a `Schedule`, whatever order they are in, and durations of F, B and W in whole units: answer "
+                         "`starts` and `ends`, (stages, n) integers, when each action starts and ends: as soon as its stage is free and "
+                         "what it needs is there (F the F of the piece before; B its own F and the B of the piece after; W its own B). "
+                         "And `peak`, (stages,), the most inputs of chunks that a stage holds at once: from F to W, or B if not split.",
 }  # fmt: skip
 
 

@@ -88,7 +88,8 @@ def _add(row: Measured, case: str, got: Float64, value: Limbs, bound: Float64, u
     ratio = np.where(np.isposinf(bound), 0.0, ratio)
     row.values += int(np.isfinite(bound).sum())
     row.left_out += int((~np.isfinite(bound)).sum())
-    for kind, found in (("ratio", ratio), ("ulp", error / unit)):
+    kinds = {"ratio": ratio} | ({"ulp": error / unit} if row.promises_ulps else {})
+    for kind, found in kinds.items():
         if found.size and float(found.max()) >= getattr(row, f"worst_{kind}"):
             at = [int(i) for i in np.unravel_index(int(found.argmax()), found.shape)]
             setattr(row, f"worst_{kind}", float(found.max()))

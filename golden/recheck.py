@@ -26,9 +26,12 @@ from oracles.properties.operations import operation_named
 from . import (
     double_double_attention,
     double_double_collectives,
+    double_double_experts,
     double_double_losses,
     double_double_optimizers,
+    double_double_pipeline,
     double_double_quantization,
+    double_double_ring,
     double_double_rows,
     double_double_shards,
 )
@@ -78,6 +81,17 @@ DOUBLE_DOUBLE: dict[str, Callable[..., Mapping[str, DD]]] = {
     "vocab_parallel_cross_entropy_backward": double_double_shards.vocab_parallel_cross_entropy_backward,
     "norm_backward_sharded": double_double_shards.norm_backward_sharded,
     "clip_grad_norm_sharded": double_double_shards.clip_grad_norm_sharded,
+    "ring_attention": double_double_ring.ring_attention,
+    "ring_attention_backward": double_double_ring.ring_attention_backward,
+    "sharded_cache_attention": double_double_ring.sharded_cache_attention,
+    "exchanged_norm_backward": double_double_ring.exchanged_norm_backward,
+    "route": double_double_experts.route,
+    "balance_loss": double_double_experts.balance_loss,
+    "balance_loss_backward": double_double_experts.balance_loss_backward,
+    "moe_layer": double_double_experts.moe_layer,
+    "expert_parallel_backward": double_double_experts.expert_parallel_backward,
+    "pipeline_loss": double_double_pipeline.pipeline_loss,
+    "pipeline_step": double_double_pipeline.pipeline_step,
 }
 
 

@@ -12,9 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from oracles.properties.array_lists import whole_name
 from oracles.properties.case import Case
 
-from . import draws, textbook_collectives, textbook_losses, textbook_optimizers, textbook_quantization, textbook_shards
+from . import (
+    draws,
+    textbook_collectives,
+    textbook_experts,
+    textbook_losses,
+    textbook_optimizers,
+    textbook_pipeline,
+    textbook_quantization,
+    textbook_ring,
+    textbook_shards,
+)
 from .certified import Limbs
 from .textbook_attention import PackedRows, PagedRows, TextbookRows, latent_rows, mp
 
@@ -40,12 +51,18 @@ def sample(case: Case, limbs: Mapping[str, Limbs]) -> list[Place]:
 
 def _work(case: Case) -> int:
     """How many products the dearest element takes, roughly: for a gradient all scores of a head."""
-    if not case.operation.startswith(("attention", "paged", "mla")):
+    if not case.operation.startswith(("attention", "paged", "mla", "ring")):
         return 0
-    keys = max(x.size for name, x in case.arrays.items() if name in ("k", "k_pages", "k_rope", "latent"))
-    queries = next(x for name, x in case.arrays.items() if name in ("q", "q_nope"))
-    width = queries.shape[-1] if queries.ndim else 1
-    return int(keys * (max(queries.size // width, 1) if case.operation.endswith("backward") else 1))
+    keys = max(_size(case, name) for name in ("k", "k_pages", "k_rope", "latent", "k_shards"))
+    name = next(name for name in ("q", "q_nope", "q_shards") if _size(case, name, least=-1) >= 0)
+    width = next(x.shape[-1] for one, x in case.arrays.items() if whole_name(one) == name)
+    return int(keys * (max(_size(case, name) // max(width, 1), 1) if case.operation.endswith("backward") else 1))
+
+
+def _size(case: Case, name: str, *, least: int = 0) -> int:
+    """The elements of an argument, of all arrays of a list; `least` where it is not there."""
+    sizes = [x.size for one, x in case.arrays.items() if whole_name(one) == name]
+    return sum(sizes) if sizes else least
 
 
 def disagreements(case: Case, limbs: Mapping[str, Limbs], places: list[Place]) -> list[str]:
@@ -250,4 +267,15 @@ FORMULAS: dict[str, Callable[[Mapping[str, Any]], Element]] = {
     "vocab_parallel_cross_entropy_backward": textbook_shards.vocab_parallel_cross_entropy_backward,
     "norm_backward_sharded": textbook_shards.norm_backward_sharded,
     "clip_grad_norm_sharded": textbook_shards.clip_grad_norm_sharded,
+    "ring_attention": textbook_ring.ring_attention,
+    "ring_attention_backward": textbook_ring.ring_attention,
+    "sharded_cache_attention": textbook_ring.sharded_cache_attention,
+    "exchanged_norm_backward": textbook_ring.exchanged_norm_backward,
+    "route": textbook_experts.route,
+    "balance_loss": textbook_experts.balance_loss,
+    "balance_loss_backward": textbook_experts.balance_loss_backward,
+    "moe_layer": textbook_experts.moe_layer,
+    "expert_parallel_backward": textbook_experts.expert_parallel_backward,
+    "pipeline_loss": textbook_pipeline.pipeline_loss,
+    "pipeline_step": textbook_pipeline.pipeline_step,
 }

@@ -11,10 +11,13 @@ from . import (
     ball_attention,
     ball_collectives,
     ball_decoding,
+    ball_experts,
     ball_gathered,
     ball_losses,
     ball_optimizers,
+    ball_pipeline,
     ball_quantization,
+    ball_ring,
     ball_rope,
     ball_rows,
     ball_shards,
@@ -33,6 +36,13 @@ from .collective_cases import (
 from .compression_cases import compression_traces
 from .count_cases import count_traces
 from .decoding_cases import filter_probabilities_cases, mtp_loss_cases
+from .expert_cases import (
+    balance_loss_backward_cases,
+    balance_loss_cases,
+    expert_parallel_backward_cases,
+    moe_layer_cases,
+    route_cases,
+)
 from .loop_cases import loop_traces
 from .loss_cases import (
     cross_entropy_backward_cases,
@@ -43,8 +53,16 @@ from .loss_cases import (
 )
 from .optimizer_cases import adamw_step_cases, clip_grad_norm_cases, master_weight_step_cases
 from .packed_cases import attention_packed_backward_cases, attention_packed_cases
+from .pipeline_cases import pipeline_loss_cases, pipeline_step_cases
 from .quantization_cases import dequantize_blockwise_cases, dequantize_cases, quantize_cases, quantized_matmul_cases
+from .ring_cases import (
+    exchanged_norm_backward_cases,
+    ring_attention_backward_cases,
+    ring_attention_cases,
+    sharded_cache_attention_cases,
+)
 from .row_cases import log_sum_exp_cases, merge_attention_cases, softmax_cases
+from .schedule_cases import schedule_traces
 from .shard_cases import (
     clip_grad_norm_sharded_cases,
     column_parallel_cases,
@@ -109,9 +127,22 @@ SETS: tuple[GoldenSet, ...] = (
     ),
     GoldenSet("norm_backward_sharded", norm_backward_sharded_cases, ball_shards.norm_backward_sharded),
     GoldenSet("clip_grad_norm_sharded", clip_grad_norm_sharded_cases, ball_shards.clip_grad_norm_sharded),
+    GoldenSet("ring_attention", ring_attention_cases, ball_ring.ring_attention),
+    GoldenSet("ring_attention_backward", ring_attention_backward_cases, ball_ring.ring_attention_backward),
+    GoldenSet("sharded_cache_attention", sharded_cache_attention_cases, ball_ring.sharded_cache_attention),
+    GoldenSet("exchanged_norm_backward", exchanged_norm_backward_cases, ball_ring.exchanged_norm_backward),
+    GoldenSet("route", route_cases, ball_experts.route),
+    GoldenSet("balance_loss", balance_loss_cases, ball_experts.balance_loss),
+    GoldenSet("balance_loss_backward", balance_loss_backward_cases, ball_experts.balance_loss_backward),
+    GoldenSet("moe_layer", moe_layer_cases, ball_experts.moe_layer),
+    GoldenSet("expert_parallel_backward", expert_parallel_backward_cases, ball_experts.expert_parallel_backward),
+    GoldenSet("pipeline_loss", pipeline_loss_cases, ball_pipeline.pipeline_loss),
+    GoldenSet("pipeline_step", pipeline_step_cases, ball_pipeline.pipeline_step),
 )
 
 
 def trace_questions() -> list[Trace]:
     """The calls of every exact case, without answers."""
-    return [*function_traces(), *object_traces(), *compression_traces(), *count_traces(), *loop_traces(), *stream_traces()]
+    return [
+        *function_traces(), *object_traces(), *compression_traces(), *count_traces(), *loop_traces(), *stream_traces(), *schedule_traces(),
+    ]  # fmt: skip

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
+
 from oracles import reference
 
 from .trace_stream import digest
@@ -39,6 +41,13 @@ def _visible_keys(*, window: list[int | None] | None = None, **arguments: Any) -
     return reference.visible_keys(**arguments, window=None if window is None else tuple(window))
 
 
+def _schedule_timeline(*, actions: Any, chunks: int, split: bool, durations: list[int]) -> tuple[Any, Any, Any]:
+    """Whole durations make whole times."""
+    order = reference.Schedule(actions, chunks, split)
+    starts, ends = order.timeline(durations)
+    return starts.astype(np.int64), ends.astype(np.int64), order.peak_activations()
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "write_kv": _named(reference.write_kv, "k_cache", "v_cache"),
     "sample": _named(reference.sample, "token"),
@@ -59,6 +68,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "model_flops": _named(reference.model_flops, "flops"),
     "training_bytes": _named(reference.training_bytes, "bytes"),
     "flat_layout": _named(reference.flat_layout, "offsets", "total"),
+    "schedule_timeline": _named(_schedule_timeline, "starts", "ends", "peak"),
     "speculative_loop": _named(reference.speculative_loop, "tokens", "n_accepted"),
     "mtp_loop": _named(reference.mtp_loop, "tokens", "n_accepted"),
     "paging_waste": lambda **arguments: asdict(reference.paging_waste(**arguments)),

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from . import trace_compression, trace_counts, trace_loops
+from . import trace_compression, trace_counts, trace_loops, trace_schedule
 from .trace_pool import Pool
 from .trace_stream import Stream
 from .traces import Step, Trace
@@ -171,7 +171,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "padded_positions": trace_counts.padded_positions, "next_token_targets": trace_counts.next_token_targets,
     "token_accuracy": trace_counts.token_accuracy, "kv_bytes": trace_counts.kv_bytes, "model_flops": trace_counts.model_flops,
     "training_bytes": trace_counts.training_bytes, "speculative_loop": trace_loops.speculative_loop, "mtp_loop": trace_loops.mtp_loop,
-    "flat_layout": trace_counts.flat_layout,
+    "flat_layout": trace_counts.flat_layout, "schedule_timeline": trace_schedule.schedule_timeline,
 }  # fmt: skip
 
 MOST_TOKENS = 3                                                                 # by which every text of a trace's language can be completed

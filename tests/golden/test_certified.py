@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from oracles.golden import ball_optimizers, ball_quantization
+from oracles.golden import ball_experts, ball_optimizers, ball_quantization
 from oracles.golden.balls import exact, product
 from oracles.golden.certified import PRECISIONS, Unproven, certified, flint
 from oracles.golden.sets import SETS
@@ -92,6 +92,15 @@ def test_a_code_and_a_weight_that_balls_leave_open_are_unproven() -> None:
     for open_value in (lambda half: ball_quantization._whole(half), lambda half: ball_optimizers._rounded(1 + half / 2**7, "bfloat16")):
         with pytest.raises(Unproven, match="1 of x"):
             certified(lambda f=open_value: {"x": np.asarray([f(flint().arb(2).sqrt() ** 2 / 4)], dtype=object)})  # type: ignore[misc]
+
+
+def test_a_choice_of_experts_that_balls_leave_open_is_unproven_and_equal_logits_are_not() -> None:
+    """1/2 by its probability against 0 + 1/2 by its bias: no ball lies above the other. Equal logits go by their index."""
+    tie = {"k": 1, "normalize": False, "bias": [0.0, 0.0, 0.5]}
+    with pytest.raises(Unproven, match="1 of ids, 1 of gates"):
+        certified(lambda: ball_experts.route([[0.0, 0.0, -np.inf]], **tie))  # type: ignore[arg-type]
+    limbs, bits = certified(lambda: ball_experts.route([[0.0, 1.0, 1.0]], k=2, normalize=True))
+    assert (limbs["ids"].hi.tolist(), limbs["gates"].hi.tolist(), bits) == ([[1.0, 2.0]], [[0.5, 0.5]], PRECISIONS[0])
 
 
 @pytest.mark.parametrize("one", SETS, ids=lambda one: one.operation)

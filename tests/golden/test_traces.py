@@ -68,7 +68,7 @@ FAULTS = {
     "apply_penalties": "logits", "visible_keys": "visible", "slot_mapping": "slots", "paging_waste": "tokens",
     "prune_magnitude": "masks", "prune_2_4": "mask", "prune_units": "mask", "gradual_masks": "masks", "padded_positions": "positions",
     "next_token_targets": "targets", "token_accuracy": "right", "kv_bytes": "bytes", "model_flops": "flops", "training_bytes": "bytes",
-    "speculative_loop": "tokens", "mtp_loop": "n_accepted", "flat_layout": "offsets",
+    "speculative_loop": "tokens", "mtp_loop": "n_accepted", "flat_layout": "offsets", "schedule_timeline": "starts",
 }  # fmt: skip
 
 

@@ -27,7 +27,10 @@ SMALL = ("softmax/pair", "log_sum_exp/near-zero", "merge_attention/near", "atten
          "reduce_scatter/mean-of-three", "all_gather/ragged", "bucketed_all_reduce/two-in-a-bucket", "accumulate_gradients/both",
          "tied_gradients/two-copies", "column_parallel/float64", "row_parallel/float64", "shard_qkv/fewer-key-heads-than-ranks",
          "vocab_parallel_embedding/no-multiple", "vocab_parallel_cross_entropy_backward/everything", "norm_backward_sharded/tokens",
-         "clip_grad_norm_sharded/both")  # fmt: skip
+         "clip_grad_norm_sharded/both", "ring_attention/packed-zigzag", "ring_attention_backward/zigzag",
+         "sharded_cache_attention/two-at-a-time", "exchanged_norm_backward/two-ranks", "route/bias-chooses",
+         "balance_loss/not-distributions", "balance_loss_backward/masked", "moe_layer/few-places-two-choices",
+         "expert_parallel_backward/few-places-two-choices", "pipeline_loss/ragged", "pipeline_step/dropout")  # fmt: skip
 
 
 def entry_of(name: str, folder: Path = store.DATA) -> Entry:

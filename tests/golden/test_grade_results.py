@@ -1,0 +1,39 @@
+"""The judge on what is spread over ranks, experts and stages: one wrong element in one array of a list costs that array's point alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oracles.golden.grade import grade
+from oracles.properties import safetensors_file
+
+from .submissions import answer, losses
+
+# case -> the result that is spoilt: arrays of lists, experts, places, times.
+WRONG = {
+    "all_reduce/mean-of-three": "out.2", "reduce_scatter/mean-of-three": "out.1", "all_gather/ragged": "out.2",
+    "bucketed_all_reduce/many": "grads.7", "accumulate_gradients/both": "grads", "tied_gradients/two-copies": "grads",
+    "flat_layout/aligned": "offsets", "column_parallel/two-ranks": "out.1", "row_parallel/two-ranks": "out.1",
+    "shard_qkv/fewer-key-heads-than-ranks": "k.3", "vocab_parallel_embedding/no-multiple": "out.3",
+    "vocab_parallel_cross_entropy_backward/two-shards": "dshards", "norm_backward_sharded/tokens": "dweight.1",
+    "clip_grad_norm_sharded/both": "grads.2", "ring_attention/zigzag": "out.1", "ring_attention_backward/zigzag": "dk.1",
+    "sharded_cache_attention/in-turn": "lse", "exchanged_norm_backward/two-ranks": "dx.1", "route/bias-chooses": "ids",
+    "balance_loss/masked": "loss", "balance_loss_backward/masked": "dprobs", "moe_layer/few-places": "slots",
+    "expert_parallel_backward/two-ranks": "dlogits", "pipeline_loss/ragged": "loss", "pipeline_step/two-stages": "dweights.1",
+    "schedule_timeline/1f1b": "ends",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_one_wrong_element_costs_the_point_of_its_result(name: str, tmp_path: Path) -> None:
+    operation = name.partition("/")[0]
+    path = answer(tmp_path, [operation]) / "answers" / f"{name}.safetensors"
+    tensors, _ = safetensors_file.read(path)
+    tensors[WRONG[name]].reshape(-1)[-1] += 1
+    safetensors_file.write(path, tensors)
+    (one,) = grade([tmp_path], [operation])
+    assert list(losses(one)) == [name]
+    assert losses(one)[name].startswith(f"{WRONG[name]}[")
+    assert one.max_score - one.score == 1
