@@ -10,7 +10,7 @@ from ..array_lists import whole_name
 from ..case import Case
 from ..law import NOTHING, Judgement, Law, law, within
 from ..trial import Trial
-from .every_operation import agreement, answers, inputs_stay_untouched, repeats_give_the_same_bits
+from .every_operation import agreement, answers, inputs_stay_untouched, pinned, repeats_give_the_same_bits
 
 
 def _norm(arrays: list[np.ndarray]) -> float:
@@ -43,7 +43,8 @@ def the_clipped_norm_is_within_the_limit(trial: Trial) -> Judgement:
     if not got or not np.isfinite(allowed):
         return NOTHING
     over = max(_norm(got) - _limit(trial.case), 0.0)
-    return within({"norm": np.asarray(over)}, {"norm": np.zeros(())}, {"norm": np.asarray(allowed + 2.0**-52 * _limit(trial.case))})
+    name, allowed = "norm of grads - max_norm", allowed + 2.0**-52 * _limit(trial.case)
+    return pinned(within({name: np.asarray(over)}, {name: np.zeros(())}, {name: np.asarray(allowed)}), trial)
 
 
 def _loose(case: Case) -> Case:

@@ -35,6 +35,7 @@ from .shard_terms import (
     segments,
     whole,
     with_sequences,
+    within_sequence,
 )
 
 FORWARD, BACKWARD = ("out", "lse"), ("dq", "dk", "dv")
@@ -93,7 +94,7 @@ def every_shard_has_its_share(trial: Trial) -> Judgement:
     got, allowed = (gathered_results(trial.case, values, ("out",)) for values in (trial.answer, trial.allowed))
     if not got:
         return NOTHING
-    return within(got, {"out": np.broadcast_to(share[:, None, :, None], got["out"].shape)}, allowed)
+    return within_sequence(trial, got, {"out": np.broadcast_to(share[:, None, :, None], got["out"].shape)}, allowed)
 
 
 def _visible(case: Case) -> Array:
@@ -162,7 +163,7 @@ def a_key_that_takes_all_is_passed_on_exactly(trial: Trial) -> Judgement:
     rounded = {name: formats[name].round(np.where(np.isfinite(x), np.rint(x), x)) for name, x in wanted.items() if name in got}
     allowed = {name: np.where(judged.reshape(len(judged), 1, -1, *[1] * (x.ndim - 3)) & np.ones(x.shape, bool), 0.0, np.inf)
                for name, x in rounded.items()}  # fmt: skip
-    return within(got, rounded, allowed) if rounded else NOTHING
+    return within_sequence(trial, got, rounded, allowed) if rounded else NOTHING
 
 
 def _in_all_of_its_segment(holds: Array, of: Array) -> Array:
@@ -202,7 +203,7 @@ def parts_are_not_rounded_before_they_are_merged(trial: Trial) -> Judgement:
     got, wanted, allowed = (gathered_results(case, values, ("out",)) for values in (trial.answer, trial.wanted, sharp))
     if not got:
         return NOTHING
-    return within(got, wanted, {"out": np.where(exact[:, None, :, None], allowed["out"], np.inf)})
+    return within_sequence(trial, got, wanted, {"out": np.where(exact[:, None, :, None], allowed["out"], np.inf)})
 
 
 def _a_power_of_two_or_none(count: Array) -> Array:
@@ -256,7 +257,7 @@ def padding_gets_no_gradient(trial: Trial) -> Judgement:
     outside = (segments(trial.case) < 0)[:, None, :, None]
     got = gathered_results(trial.case, trial.answer, BACKWARD)
     allowed = {name: np.where(outside & np.ones(x.shape, bool), 0.0, np.inf) for name, x in got.items()}
-    return within(got, {name: np.zeros(x.shape) for name, x in got.items()}, allowed)
+    return within_sequence(trial, got, {name: np.zeros(x.shape) for name, x in got.items()}, allowed)
 
 
 @law(prepare=_padded)
@@ -266,7 +267,7 @@ def padding_sees_nothing(trial: Trial) -> Judgement:
     got = gathered_results(trial.case, trial.answer, FORWARD)
     wanted: dict[str, Any] = {"out": 0.0, "lse": -np.inf}
     allowed = {name: np.where(outside[..., None] if name == "out" else outside, 0.0, np.inf) + np.zeros(x.shape) for name, x in got.items()}
-    return within(got, {name: np.full(x.shape, wanted[name]) for name, x in got.items()}, allowed)
+    return within_sequence(trial, got, {name: np.full(x.shape, wanted[name]) for name, x in got.items()}, allowed)
 
 
 _LAST = (strides_are_respected, inputs_stay_untouched, repeats_give_the_same_bits)

@@ -65,7 +65,7 @@ def alpha_0_is_the_cross_entropy_of_the_targets(trial: Trial) -> Judgement:
     other = trial.on(trial.case.with_options(alpha=0.0))
     case = trial.case
     wanted = reference.cross_entropy(case.arrays["student"], case.arrays["targets"], ignore_index=ignored(case), reduction="mean")
-    return pinned(within(other.answer, {"loss": wanted}, other.allowed), other)
+    return pinned(within(other.answer, {"loss": wanted}, other.allowed), trial, other)
 
 
 @law(every=2, minimise=False)
@@ -76,7 +76,7 @@ def alpha_0_is_the_gradient_of_the_targets(trial: Trial) -> Judgement:
     other, case = trial.on(trial.case.with_options(alpha=0.0)), trial.case
     wanted = reference.cross_entropy_backward(case.arrays["student"], case.arrays["targets"], case.arrays["dloss"],
                                               ignore_index=ignored(case), reduction="mean")  # fmt: skip
-    return pinned(within(other.answer, {"dstudent": wanted}, other.allowed), other)
+    return pinned(within(other.answer, {"dstudent": wanted}, other.allowed), trial, other)
 
 
 @law(every=2, minimise=False)

@@ -79,14 +79,18 @@ def no_update_is_lost(trial: Trial) -> Judgement:
     needed = {"loss_scale", "max_norm", "step", "lr", "beta1", "beta2", "eps", "weight_decay"}
     if not needed <= trial.subject.declaration.coverage.arguments:
         return NOTHING
-    one = trial
-    for step in range(2, STEPS + 1):
+    one, judgement = trial, NOTHING
+    for step in range(1, STEPS + 1):
         if not {"master", "m", "v"} <= set(one.answer):
             return NOTHING
+        wanted = np.full(trial.case.arrays["grad"].shape, 1.0 - step * 2.0**-14)
+        judgement = within(one.answer, {"master": wanted}, {"master": np.zeros(wanted.shape)})
+        if judgement.failed:
+            evidence = judgement.evidence if one is trial else replace(judgement.evidence, other=one.case, of_other=True)
+            return replace(judgement, evidence=evidence)
         state = {name: one.answer[name] for name in ("master", "m", "v")}
-        one = trial.on(one.case.with_arrays(**state).with_options(step=step))
-    wanted = np.full(trial.case.arrays["grad"].shape, 1.0 - STEPS * 2.0**-14)
-    return within(one.answer, {"master": wanted}, {"master": np.zeros(wanted.shape)})
+        one = trial.on(one.case.with_arrays(**state).with_options(step=step + 1))
+    return judgement
 
 
 MASTER_LAWS: tuple[Law, ...] = (

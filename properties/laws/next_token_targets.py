@@ -14,6 +14,7 @@ from .every_operation import (
     answers,
     buffers_are_fully_written,
     inputs_stay_untouched,
+    pinned,
     repeats_give_the_same_bits,
     strides_are_respected,
 )
@@ -56,7 +57,7 @@ def every_token_of_an_answer_is_trained(trial: Trial) -> Judgement:
     ignored = trial.case.options.get("ignore_index", -100)
     counted = {"targets": (trial.answer["targets"] != ignored).sum(axis=1)}
     wanted = (trial.case.arrays["tokens"].shape[1] - trial.case.arrays["prompt_lengths"]).astype(np.float64)
-    return within(counted, {"targets": wanted}, {"targets": np.zeros(wanted.shape)})
+    return pinned(within(counted, {"targets": wanted}, {"targets": np.zeros(wanted.shape)}), trial)
 
 
 def _packed(case: Case) -> Case | None:
@@ -75,7 +76,7 @@ def no_document_predicts_the_next(trial: Trial) -> Judgement:
         return NOTHING
     found = {"targets": (trial.answer["targets"] == 7).sum(axis=1)}
     wanted = np.zeros(len(trial.case.arrays["tokens"]))
-    return within(found, {"targets": wanted}, {"targets": wanted})
+    return pinned(within(found, {"targets": wanted}, {"targets": wanted}), trial)
 
 
 TARGET_LAWS: tuple[Law, ...] = (

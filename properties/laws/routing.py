@@ -85,8 +85,8 @@ def gates_are_those_of_the_returned_experts(trial: Trial) -> Judgement:
     r = roundings(trial.arithmetic)
     chosen = choice(trial.arithmetic, trial.case.arrays["logits"], k=_k(trial.case), bias=trial.case.arrays.get("bias"))
     gates, error = gate_errors(r, chosen, ids, normalize=bool(trial.case.options["normalize"]))
-    return within(trial.answer, {"gates": gates}, {"gates": np.where(np.isfinite(error), r.out.bound(gates, np.where(
-        np.isfinite(error), error, 0.0)), np.inf)})
+    allowed = np.where(np.isfinite(error), r.out.bound(gates, np.where(np.isfinite(error), error, 0.0)), np.inf)
+    return pinned(within(trial.answer, {"gates": gates}, {"gates": allowed}), trial)
 
 
 def _takes_a_bias(declaration: Declaration) -> str:

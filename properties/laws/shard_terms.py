@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from oracles.reference.sequence_shards import gathered_sequence, scattered_seque
 
 from ..array_lists import spread, whole_name
 from ..case import Case
-from ..law import NOTHING, Judgement, Law, within
+from ..law import NOTHING, Evidence, Judgement, Law, within
 from ..safetensors_file import Array
 from ..trial import Trial
 
@@ -85,6 +86,15 @@ def gathered_results(case: Case, values: Mapping[str, Any], names: Sequence[str]
     """The results of these names as whole sequences, in float64; those that are not there are left out."""
     lists = {name: [np.asarray(x, np.float64) for x in of_list(values, name).values()] for name in names}
     return {name: gathered_sequence(shards, positions(case)) for name, shards in lists.items() if shards}
+
+
+def within_sequence(trial: Trial, got: Mapping[str, Array], wanted: Mapping[str, Array], allowed: Mapping[str, Array]) -> Judgement:
+    """`within` of whole sequences; the evidence, which a repro holds against the results of a call, is cut into the ranks' shards."""
+    def in_shards(values: Mapping[str, Array]) -> dict[str, Array]:
+        shards = {name: spread(name, scattered_sequence(values[name], positions(trial.case))) for name in wanted}
+        return {key: part for parts in shards.values() for key, part in parts.items()}
+
+    return replace(within(got, wanted, allowed), evidence=Evidence(in_shards(wanted), in_shards(allowed)))
 
 
 def is_empty(case: Case) -> bool:

@@ -114,7 +114,7 @@ def gradients_of_a_row_sum_to_zero_over_all_ranks(trial: Trial) -> Judgement:
         return NOTHING
     total = trial.answer["dshards"].astype(np.float64).sum(axis=(0, -1))
     allowed = trial.allowed["dshards"].sum(axis=(0, -1)) * (1.0 + 2.0**-20)
-    return within({"dshards": total}, {"dshards": np.zeros(total.shape)}, {"dshards": allowed})
+    return pinned(within({"dshards": total}, {"dshards": np.zeros(total.shape)}, {"dshards": allowed}), trial)
 
 
 @law(minimise=False, every=2)

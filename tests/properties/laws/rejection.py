@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from oracles.properties.declaration import declaration_of
+from oracles.properties.law import within
+from oracles.properties.operation import Operation
 from oracles.properties.operations import operation_named
-from oracles.properties.run import begin, judge_one, recipes_of
+from oracles.properties.run import Failure, begin, judge_one, recipes_of
 from oracles.properties.subjects import InProcess
 
 Function = Callable[..., Any]
@@ -24,7 +26,21 @@ def rejects(operation: str, law: str, function: Function) -> str:
         (tally,) = run.tallies
         assert not tally.broken, tally.broken
         if tally.failure:
+            assert accused(run.operation, tally.failure, run.subject.declaration.conventions) == ""
             return tally.failure.judgement.reason
+    return ""
+
+
+def accused(operation: Operation, found: Failure, conventions: Mapping[str, str]) -> str:
+    """What the evidence of a failure holds against the oracle, or "": a repro keeps it, and must end well once the kernel is right."""
+    evidence = found.judgement.evidence
+    on = evidence.other if evidence.of_other and evidence.other else found.case
+    right = operation.answer(on, conventions)
+    for name, wanted in evidence.wanted.items():
+        if name not in right or right[name].shape != wanted.shape:
+            return f"{name}: of shape {wanted.shape} it is no result"
+        if within({name: right[name]}, {name: wanted}, {name: evidence.allowed[name]}).failed:
+            return f"{name}: the oracle's is not what is wanted"
     return ""
 
 

@@ -16,6 +16,8 @@ from oracles.properties.run import begin, judge_one, recipes_of
 from oracles.properties.subjects import InProcess
 from oracles.properties.zoo import textbook_loops
 
+from .rejection import accused
+
 Function = Callable[..., Any]
 FLOAT64 = Arithmetic(out="float64", accumulate="float64", elementwise="float64")
 OPERATIONS = ("filter_probabilities", "apply_penalties", "sample", "speculative_verify", "tree_positions", "mtp_loss", "speculative_loop",
@@ -353,6 +355,7 @@ def failure(operation: str, law: str, function: Function, declared: dict[str, An
         (tally,) = run.tallies
         assert not tally.broken, tally.broken
         if tally.failure:
+            assert accused(run.operation, tally.failure, run.subject.declaration.conventions) == ""
             return tally.failure.judgement.reason
     assert tally.compared or tally.not_covered, f"{law}: nothing was compared"
     return ""

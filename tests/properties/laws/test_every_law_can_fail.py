@@ -15,6 +15,8 @@ from oracles.properties.operations import OPERATIONS, operation_named
 from oracles.properties.run import begin, judge_one, recipes_of
 from oracles.properties.subjects import InProcess
 
+from .rejection import accused
+
 Function = Callable[..., Any]
 
 
@@ -308,6 +310,7 @@ def fails(operation: str, law: str, function: Function, declared: dict[str, Any]
         (tally,) = run.tallies
         assert not tally.broken, tally.broken
         if tally.failure:
+            assert accused(run.operation, tally.failure, run.subject.declaration.conventions) == ""
             return tally.failure.judgement.reason
     return ""
 
