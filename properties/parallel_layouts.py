@@ -70,7 +70,10 @@ class LayoutVerdict:
 
 @dataclass(frozen=True)
 class LayoutReport:
-    """One layout of one model. finest: the largest bound of a gradient over its largest element: a relative fault above it is seen."""
+    """One layout of one model. finest: the largest bound of a gradient over its largest element: a relative fault above it is seen.
+
+    bytes_sent: by one rank in collectives of layers and gradients; what ring, pipeline and ZeRO send is counted where they are checked.
+    """
 
     layout: str
     model: str

@@ -92,7 +92,7 @@ def _view(report: LayoutReport) -> Table:
         table.add_row(verdict.law, _status(verdict.status != FAILED), f"{verdict.compared:,}", ratio(verdict.worst_ratio),
                       verdict.worst_at)  # fmt: skip
     seen = f"would have seen a gradient off by {report.finest:.1g} of its largest element" if report.held else "does not hold"
-    table.caption = f"{seen}; {report.bytes_sent:,} bytes sent by a rank between its layers; {report.seconds:.1f} s"
+    table.caption = f"{seen}; {report.bytes_sent:,} bytes sent by a rank in collectives; {report.seconds:.1f} s"
     return table
 
 
