@@ -30,6 +30,7 @@ READERS = Path(__file__).with_name("readers")
 OBJECTS: dict[str, tuple[str, ...]] = {
     "block_allocator": ("BlockAllocator",), "token_mask": ("compile_regex", "token_mask", "advance"),
     "torch_stream": ("TorchStream",), "schedule_timeline": ("Schedule", "schedule"),
+    "loss_scaler": ("LossScaler",), "master_weights": ("MasterWeights",), "zero": ("Zero",),
 }  # fmt: skip
 # What the oracle leaves open, or the calls need besides.
 NOTES = {
@@ -43,6 +44,14 @@ NOTES = {
                          "`starts` and `ends`, (stages, n) integers, when each action starts and ends: as soon as its stage is free and "
                          "what it needs is there (F the F of the piece before; B its own F and the B of the piece after; W its own B). "
                          "And `peak`, (stages,), the most inputs of chunks that a stage holds at once: from F to W, or B if not split.",
+    "loss_scaler": '`value` and `scale`: a number. `unscale`: `{"grads": …, "found_inf": true or false}`; `step` takes these gradients, '
+                   'answers whether it is taken; `update` takes what was found. `state`: `{"value": …, "run": …}`. Where there is nothing '
+                   'to tell: null. Numbers that are not finite are the texts "inf", "-inf", "nan".',
+    "master_weights": '`weights`: a list. `step`: whether it is taken. `state`: `{"master", "m", "v": lists, "step": …}`; `resume` goes on '
+                      'from the state that was told as that number, 0 the first. Where there is nothing to tell: null. Numbers that are '
+                      'not finite are the texts "inf", "-inf", "nan".',
+    "zero": "`params`: the lists by name. `held`: for each rank its bytes by role, 8 for each number. `reload`: save, and load into "
+            "another object of that stage and world. Where there is nothing to tell: null; so for `step`, whose norm is rounded.",
 }  # fmt: skip
 
 

@@ -287,12 +287,23 @@ def _judge_calls(folder: Path, question: Question) -> str:
         had = f"{len(got)} calls" if isinstance(got, list) else "no calls"
         return f"{had}; want {{\"calls\": […]}} with {len(right)}"
     for number, (mine, theirs) in enumerate(zip(right, got)):
-        if _text(mine) != _text(theirs):
+        if not _alike(mine, theirs):
             call, arguments = question.calls[number].call, shown(_text(plain(question.calls[number].arguments)))
             return f"call {number}, {call}({arguments}): got {shown(_text(theirs))}; want {shown(_text(mine))}"
     return ""
 
 
+def _alike(mine: Any, theirs: Any) -> bool:
+    """Whether an answer is the right one. 1 is neither true nor 1.0; but 1.0 may be 1, since some languages write it so."""
+    if isinstance(mine, dict):
+        return isinstance(theirs, dict) and mine.keys() == theirs.keys() and all(_alike(mine[name], theirs[name]) for name in mine)
+    if isinstance(mine, list):
+        return isinstance(theirs, list) and len(mine) == len(theirs) and all(map(_alike, mine, theirs))
+    if isinstance(mine, float):
+        return type(theirs) in (int, float) and bool(mine == theirs)
+    return type(mine) is type(theirs) and bool(mine == theirs)
+
+
 def _text(content: Any) -> str:
-    """JSON in one spelling, which tells 1 from true and from 1.0."""
+    """JSON in one spelling."""
     return json.dumps(content, sort_keys=True)

@@ -75,6 +75,7 @@ from .shard_cases import (
 from .trace_cases import function_traces, object_traces
 from .trace_stream import stream_traces
 from .traces import Trace
+from .training_cases import training_traces
 
 
 @dataclass(frozen=True)
@@ -145,4 +146,5 @@ def trace_questions() -> list[Trace]:
     """The calls of every exact case, without answers."""
     return [
         *function_traces(), *object_traces(), *compression_traces(), *count_traces(), *loop_traces(), *stream_traces(), *schedule_traces(),
+        *training_traces(),
     ]  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 
 from oracles import reference
 
+from . import trace_training_answers
 from .trace_stream import digest
 from .traces import Step, Trace
 
@@ -105,4 +106,12 @@ def _stream(trace: Trace) -> list[Step]:
     return [_answered(calls[step.call], step) for step in trace.steps]
 
 
-OBJECTS: dict[str, Callable[[Trace], list[Step]]] = {"block_allocator": _pool, "token_mask": _guide, "torch_stream": _stream}
+def _training(trace: Trace) -> list[Step]:
+    methods = getattr(trace_training_answers, trace.operation)(trace)
+    return [_answered(methods[step.call], step) for step in trace.steps]
+
+
+OBJECTS: dict[str, Callable[[Trace], list[Step]]] = {
+    "block_allocator": _pool, "token_mask": _guide, "torch_stream": _stream, "loss_scaler": _training, "master_weights": _training,
+    "zero": _training,
+}  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from . import trace_compression, trace_counts, trace_loops, trace_schedule
+from . import trace_compression, trace_counts, trace_loops, trace_schedule, trace_training
 from .trace_pool import Pool
 from .trace_stream import Stream
 from .traces import Step, Trace
@@ -29,6 +29,9 @@ def second_answers(trace: Trace) -> list[Step]:
     if trace.operation == "torch_stream":
         stream = Stream(**trace.arguments)
         return [stream.answered(step) for step in trace.steps]
+    if trace.operation in trace_training.OBJECTS:
+        trained = trace_training.OBJECTS[trace.operation](**trace.arguments)
+        return [trained.answered(step) for step in trace.steps]
     return [Step(step.call, step.arguments, _FUNCTIONS[step.call](**step.arguments)) for step in trace.steps]
 
 

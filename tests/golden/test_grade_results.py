@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,9 @@ from oracles.golden.grade import grade
 from oracles.properties import safetensors_file
 
 from .submissions import answer, losses
+
+# case -> the call that is answered otherwise, and the answer.
+CALLS = {"loss_scaler/grows": (3, 9.0), "loss_scaler/nan": (1, True), "master_weights/checkpoint": (2, [0.25]), "zero/stage-2": (1, [])}
 
 # case -> the result that is spoilt: arrays of lists, experts, places, times.
 WRONG = {
@@ -37,3 +42,29 @@ def test_one_wrong_element_costs_the_point_of_its_result(name: str, tmp_path: Pa
     assert list(losses(one)) == [name]
     assert losses(one)[name].startswith(f"{WRONG[name]}[")
     assert one.max_score - one.score == 1
+
+
+def with_calls(folder: Path, name: str, change: Any) -> Any:
+    """The grade of right answers about an operation, after a change to the calls of one case."""
+    operation = name.partition("/")[0]
+    path = answer(folder, [operation]) / "answers" / f"{name}.json"
+    content = json.loads(path.read_text())
+    change(content["calls"])
+    path.write_text(json.dumps(content))
+    (one,) = grade([folder], [operation])
+    return one
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_one_call_answered_otherwise_costs_the_point_of_its_case(name: str, tmp_path: Path) -> None:
+    number, other = CALLS[name]
+    one = with_calls(tmp_path, name, lambda calls: calls[number].update(answer=other))
+    assert list(losses(one)) == [name]
+    assert losses(one)[name].startswith(f"call {number}, ")
+
+
+def test_a_whole_number_may_be_written_without_a_point_but_is_no_truth(tmp_path: Path) -> None:
+    """JavaScript has no other way to write 8.0."""
+    assert with_calls(tmp_path / "whole", "loss_scaler/grows", lambda calls: calls[3].update(answer=8)).full
+    assert not with_calls(tmp_path / "true", "loss_scaler/grows-with-every-step", lambda calls: calls[2].update(answer=1)).full
+    assert not with_calls(tmp_path / "count", "loss_scaler/as-made", lambda calls: calls[2]["answer"].update(run=0.0)).full

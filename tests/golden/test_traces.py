@@ -115,6 +115,40 @@ def test_a_stream_that_drops_the_second_of_a_pair_is_seen(monkeypatch: pytest.Mo
     assert "the-second-of-a-pair-is-kept" in differing(of("torch_stream"))
 
 
+def test_a_scaler_whose_run_an_overflow_does_not_end_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def update(self: reference.LossScaler, found_inf: bool) -> None:
+        self._run += not found_inf
+        if found_inf or self._run >= self._interval:
+            self._run = self._run if found_inf else 0
+            self._move(self._backoff if found_inf else self._growth)
+
+    monkeypatch.setattr(reference.LossScaler, "update", update)
+    assert "an-overflow-ends-the-run" in differing(of("loss_scaler"))
+
+
+def test_masters_whose_schedule_counts_steps_left_out_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = reference.MasterWeights.step
+
+    def step(self: reference.MasterWeights, *, loss_scale: float) -> bool:
+        taken = right(self, loss_scale=loss_scale)
+        self._step += not taken
+        return taken
+
+    monkeypatch.setattr(reference.MasterWeights, "step", step)
+    assert differing(of("master_weights")) == ["an-overflow-is-left-out", "rates-of-steps-taken"]
+
+
+def test_a_mean_of_means_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = reference.Zero.accumulate
+
+    def accumulate(self: reference.Zero, grads: list, *, tokens: list | None = None) -> None:
+        shares = [1] * len(grads) if tokens is None else [max(n, 1) for n in tokens]
+        right(self, [[g / n for g in own] for own, n in zip(grads, shares)])
+
+    monkeypatch.setattr(reference.Zero, "accumulate", accumulate)
+    assert differing(of("zero")) == ["tokens"]
+
+
 def test_the_draws_of_the_published_table_are_those_pytorch_gave() -> None:
     """SHA-256 of torch.manual_seed(0), randn(256, 256), randn(256, 64) under PyTorch 2.13.0 on a CPU with AVX2."""
     (trace,) = (t.answered(second_answers) for t in of("torch_stream") if t.case == "the-int8-table")
