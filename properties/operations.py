@@ -28,6 +28,7 @@ from .losses import (
 from .mixed_precision import MASTER_WEIGHT_STEP
 from .mla import MLA_ATTENTION
 from .mtp import MTP_LOSS
+from .near_names import near_names
 from .operation import Operation
 from .optimizers import ADAMW_STEP, CLIP_GRAD_NORM
 from .paged_attention import PAGED_ATTENTION
@@ -39,6 +40,7 @@ from .sampling import APPLY_PENALTIES, FILTER_PROBABILITIES, SAMPLE
 from .softmax import LOG_SUM_EXP, MERGE_ATTENTION, SOFTMAX
 from .speculative import SPECULATIVE_VERIFY, TREE_POSITIONS
 from .speculative_loop import MTP_LOOP, SPECULATIVE_LOOP
+from .stateful.names import STATEFUL_NAMES
 from .tensor_parallel import (
     CLIP_GRAD_NORM_SHARDED,
     COLUMN_PARALLEL,
@@ -120,8 +122,9 @@ OPERATIONS: tuple[Operation, ...] = (
 
 
 def operation_named(name: str) -> Operation:
-    """The operation of that name. Raises UsageError listing the names there are."""
+    """The operation of that name. Raises UsageError with the names that are near."""
     for operation in OPERATIONS:
         if operation.name == name:
             return operation
-    raise UsageError(f"OPERATION: got {name!r}; want one of {', '.join(operation.name for operation in OPERATIONS)}")
+    known = [*(operation.name for operation in OPERATIONS), *STATEFUL_NAMES]
+    raise UsageError(f"OPERATION: got {name!r}; want one of `oracles list`, such as {near_names(name, known)}")

@@ -12,6 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from oracles.properties.declaration import UsageError
+from oracles.properties.near_names import near_names
 from oracles.properties.report import Report, junit
 from oracles.properties.signatures import SIGNATURES
 from oracles.properties.stateful.names import STATEFUL_NAMES
@@ -72,7 +73,7 @@ def show(operation: Annotated[str | None, typer.Argument(help="Name of an operat
         from .showing import page, page_json
 
     if operation is None:
-        raise UsageError(f"OPERATION: not given; want one of {', '.join(KNOWN)}")
+        raise UsageError("OPERATION: not given; want one of `oracles list`, such as softmax")
     print(json.dumps(page_json(operation), indent=1) if as_json else page(operation))
 
 
@@ -151,7 +152,8 @@ def _jobs(what: list[str]) -> list[tuple[str, str]]:
     from .own_ports import OWN_PORTS
 
     if what and what[0] not in KNOWN and ":" not in what[0]:
-        raise UsageError(f"OPERATION: got {what[0]!r}; want one of {', '.join(KNOWN)}, or a subject such as my_file.py:attention")
+        raise UsageError(f"OPERATION: got {what[0]!r}; want one of `oracles list`, such as {near_names(what[0], KNOWN)}, "
+                         "or a subject such as my_file.py:attention")
     operation = what[0] if what and what[0] in KNOWN else None
     subjects = what[1:] if operation else what
     if not subjects and operation in STATEFUL_NAMES:

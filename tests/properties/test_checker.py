@@ -162,7 +162,7 @@ def test_an_unknown_law_is_bad_usage_that_lists_the_laws() -> None:
 
 
 def test_an_unknown_operation_is_bad_usage() -> None:
-    with pytest.raises(UsageError, match="OPERATION: got 'sofmax'; want one of softmax"):
+    with pytest.raises(UsageError, match="OPERATION: got 'sofmax'; want one of `oracles list`, such as softmax"):
         check("sofmax", softmax)
 
 

@@ -94,7 +94,7 @@ def test_an_object_has_one_test_a_law(tmp_path: Path) -> None:
 
 
 def test_an_unknown_operation_is_refused_where_the_suite_is_written() -> None:
-    with pytest.raises(ValueError, match="OPERATION: got 'sofmax'; want one of softmax"):
+    with pytest.raises(ValueError, match="OPERATION: got 'sofmax'; want one of `oracles list`, such as softmax"):
         suite("sofmax", len)
 
 

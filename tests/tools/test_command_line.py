@@ -150,8 +150,8 @@ def test_junit_has_one_test_a_law(oracles: Any) -> None:
 
 # arguments: words of the message
 BAD_USAGE = {
-    ("check", "sofmax"): "OPERATION: got 'sofmax'; want one of softmax, ",
-    ("check", "sofmax", "kernels.py:softmax"): "OPERATION: got 'sofmax'; want one of softmax, ",
+    ("check", "sofmax"): "OPERATION: got 'sofmax'; want one of `oracles list`, such as softmax",
+    ("check", "sofmax", "kernels.py:softmax"): "OPERATION: got 'sofmax'; want one of `oracles list`, such as softmax",
     ("check", "kernels.py:sofmax"): "SUBJECT: kernels.py has no 'sofmax'; it has ",
     ("check", "kernels.py:twice"): "OPERATION: not given, and twice declares none; want one of softmax",
     ("check", "softmax", "nowhere.py:softmax"): "SUBJECT: no file nowhere.py; want an existing Python file",
@@ -163,9 +163,10 @@ BAD_USAGE = {
     ("check", "kernels.py:softmax", "--seed", "one"): "Invalid value for '--seed'",
     ("check", "kernels.py:declared", "--dtype", "float16"): "dtypes: kernels.py:declared declares itself; change its @subject instead",
     ("check", "merge_attention"): "SUBJECT: not given, and we have no port of merge_attention; want file.py:function",
-    ("show", "sofmax"): "OPERATION: got 'sofmax'; want one of softmax, ",
+    ("show", "sofmax"): "OPERATION: got 'sofmax'; want one of `oracles list`, such as softmax",
+    ("show", "scaler"): "OPERATION: got 'scaler'; want one of `oracles list`, such as loss_scaler",
     ("replay", "nowhere"): "FAILURE: nowhere is no counterexample; want a folder with case.safetensors and report.json",
-    ("peers", "sofmax"): "OPERATION: got 'sofmax'; want one of softmax, ",
+    ("peers", "sofmax"): "OPERATION: got 'sofmax'; want one of `oracles list`, such as softmax",
     ("invent",): "No such command 'invent'",
 }
 

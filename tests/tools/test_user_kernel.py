@@ -132,6 +132,6 @@ def test_an_unknown_kernel_lists_ours() -> None:
         race_check("unknown", None)
 
 
-def test_an_unknown_operation_lists_those_there_are() -> None:
-    with pytest.raises(UsageError, match="OPERATION: got 'attend'; want one of softmax"):
+def test_an_unknown_operation_names_those_that_are_near() -> None:
+    with pytest.raises(UsageError, match="OPERATION: got 'attend'; want one of `oracles list`, such as attention"):
         race_check(KERNEL, LAUNCH, operation="attend")
