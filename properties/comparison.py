@@ -36,7 +36,8 @@ class Comparison:
 
     @property
     def place(self) -> str:
-        return "" if self.worst_at is None else f"{self.name}[{','.join(map(str, self.worst_at))}]"
+        """The element's name; of an array of no axis, such as a loss, the name alone."""
+        return "" if self.worst_at is None else f"{self.name}[{','.join(map(str, self.worst_at))}]" if self.worst_at else self.name
 
     def __str__(self) -> str:
         if self.worst_at is None:

@@ -75,6 +75,10 @@ def test_the_worst_element_is_found_and_told() -> None:
     assert str(found) == "out[1,1] is 9, wanted 4 within 1: 5 of what is allowed"
 
 
+def test_an_array_of_no_axis_is_named_without_brackets() -> None:
+    assert str(compare("loss", np.array(2.0), np.array(1.0), np.array(0.5))) == "loss is 2, wanted 1 within 0.5: 2 of what is allowed"
+
+
 def test_formats_are_compared_exactly_in_float64() -> None:
     assert compare("out", np.array([0.1], np.float32), np.array([0.1]), np.zeros(1)).failed
 
