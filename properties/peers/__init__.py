@@ -114,4 +114,5 @@ PEER_MODULES: dict[str, str] = {
     "torch_dtensor": "gloo",
     "torch_zero_redundancy": "gloo",
     "torch_fully_shard": "gloo",
+    "deepspeed": "deepspeed",
 }

@@ -45,6 +45,6 @@ _GROUPS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("column_parallel", "row_parallel", "vocab_parallel_embedding", "vocab_parallel_cross_entropy_backward", "clip_grad_norm_sharded"),
      ("torch_dtensor",)),
     (("route", "balance_loss"), ("transformers_mixtral",)),
-    (("zero",), ("torch_zero_redundancy", "torch_fully_shard")),
+    (("zero",), ("torch_zero_redundancy", "torch_fully_shard", "deepspeed")),
 )  # fmt: skip
 OFFERED: dict[str, tuple[str, ...]] = {peer: operations for operations, peers in _GROUPS for peer in peers}
