@@ -30,7 +30,7 @@ READERS = Path(__file__).with_name("readers")
 OBJECTS: dict[str, tuple[str, ...]] = {
     "block_allocator": ("BlockAllocator",), "token_mask": ("compile_regex", "token_mask", "advance"),
     "torch_stream": ("TorchStream",), "schedule_timeline": ("Schedule", "schedule"),
-    "loss_scaler": ("LossScaler",), "master_weights": ("MasterWeights",), "zero": ("Zero",),
+    "loss_scaler": ("LossScaler",), "master_weights": ("MasterWeights",), "zero": ("Zero",), "kv_cache": ("KVCache",),
 }  # fmt: skip
 # What the oracle leaves open, or the calls need besides.
 NOTES = {
@@ -52,6 +52,7 @@ NOTES = {
                       'not finite are the texts "inf", "-inf", "nan".',
     "zero": "`params`: the lists by name. `held`: for each rank its bytes by role, 8 for each number. `reload`: save, and load into "
             "another object of that stage and world. Where there is nothing to tell: null; so for `step`, whose norm is rounded.",
+    "kv_cache": '`view`: `{"k", "v"}`, nested lists; `length`: a whole number, that of `len(cache)`. For the other calls: null.',
 }  # fmt: skip
 
 

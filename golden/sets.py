@@ -43,6 +43,7 @@ from .expert_cases import (
     moe_layer_cases,
     route_cases,
 )
+from .kv_cache_cases import kv_cache_traces
 from .loop_cases import loop_traces
 from .loss_cases import (
     cross_entropy_backward_cases,
@@ -146,5 +147,5 @@ def trace_questions() -> list[Trace]:
     """The calls of every exact case, without answers."""
     return [
         *function_traces(), *object_traces(), *compression_traces(), *count_traces(), *loop_traces(), *stream_traces(), *schedule_traces(),
-        *training_traces(),
+        *training_traces(), *kv_cache_traces(),
     ]  # fmt: skip

@@ -111,7 +111,20 @@ def _training(trace: Trace) -> list[Step]:
     return [_answered(methods[step.call], step) for step in trace.steps]
 
 
+def _cache(trace: Trace) -> list[Step]:
+    cache = reference.KVCache(**trace.arguments)
+
+    def select(rows: list[int]) -> None:
+        cache.select(np.asarray(rows, dtype=np.int64))
+
+    calls: dict[str, Callable[..., Any]] = {
+        "append": cache.append, "length": cache.__len__, "view": lambda: dict(zip("kv", cache.view())), "crop": cache.crop,
+        "select": select,
+    }  # fmt: skip
+    return [_answered(calls[step.call], step) for step in trace.steps]
+
+
 OBJECTS: dict[str, Callable[[Trace], list[Step]]] = {
     "block_allocator": _pool, "token_mask": _guide, "torch_stream": _stream, "loss_scaler": _training, "master_weights": _training,
-    "zero": _training,
+    "zero": _training, "kv_cache": _cache,
 }  # fmt: skip

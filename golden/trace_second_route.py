@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import trace_compression, trace_counts, trace_loops, trace_schedule, trace_training
+from .trace_kv_cache import Cache
 from .trace_pool import Pool
 from .trace_stream import Stream
 from .traces import Step, Trace
@@ -29,6 +30,9 @@ def second_answers(trace: Trace) -> list[Step]:
     if trace.operation == "torch_stream":
         stream = Stream(**trace.arguments)
         return [stream.answered(step) for step in trace.steps]
+    if trace.operation == "kv_cache":
+        cache = Cache(**trace.arguments)
+        return [cache.answered(step) for step in trace.steps]
     if trace.operation in trace_training.OBJECTS:
         trained = trace_training.OBJECTS[trace.operation](**trace.arguments)
         return [trained.answered(step) for step in trace.steps]

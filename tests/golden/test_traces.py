@@ -138,6 +138,21 @@ def test_masters_whose_schedule_counts_steps_left_out_are_seen(monkeypatch: pyte
     assert differing(of("master_weights")) == ["an-overflow-is-left-out", "rates-of-steps-taken"]
 
 
+def test_a_cache_that_forgets_what_fell_out_of_its_window_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right until drafts are rolled back."""
+    right = reference.KVCache.append
+
+    def append(self: reference.KVCache, k: np.ndarray, v: np.ndarray) -> None:
+        right(self, k, v)
+        if self.window is not None and len(self) > self.window:
+            k, v = self._all()
+            gone = np.arange(k.shape[2]) < k.shape[2] - self.window
+            self._kept = np.where(gone[:, None], 0.0, k), np.where(gone[:, None], 0.0, v)
+
+    monkeypatch.setattr(reference.KVCache, "append", append)
+    assert differing(of("kv_cache")) == ["a-window-after-rolling-back", "beams-in-a-window"]
+
+
 def test_a_mean_of_means_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     right = reference.Zero.accumulate
 
