@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from . import conventions as convention_table
 from .arithmetic import Arithmetic
 from .coverage import Coverage
+from .near_names import near_names
 from .signatures import SIGNATURES, Signature
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -148,7 +149,7 @@ def declaration_of(function: Callable[..., Any], operation: str | None) -> Decla
     if fitting:
         return fitting[-1]
     if operation is None:
-        raise UsageError(f"OPERATION: not given, and {_title(function)} declares none; want one of {', '.join(SIGNATURES)}")
+        raise UsageError(f"OPERATION: not given, and {_title(function)} declares none; want one of `oracles list`")
     if carried:
         raise UsageError(f"{_title(function)}: declared for {', '.join(d.operation for d in carried)}; want {operation}")
     return of_function(function, operation)
@@ -191,7 +192,7 @@ def of_function(
 def signature_of(operation: str) -> Signature:
     """The contract of an operation. Raises UsageError where there is none of that name."""
     if operation not in SIGNATURES:
-        raise UsageError(f"OPERATION: got {operation!r}; want one of {', '.join(SIGNATURES)}")
+        raise UsageError(f"OPERATION: got {operation!r}; want one of `oracles list`, such as {near_names(operation, tuple(SIGNATURES))}")
     return SIGNATURES[operation]
 
 

@@ -50,8 +50,9 @@ def list_operations(as_json: Json = False) -> None:
         print(json.dumps([*map(_summary, OPERATIONS), *map(_stateful_summary, STATEFUL_OPERATIONS)], indent=1))
         return
     told = [(o.name, o.summary) for o in OPERATIONS] + [(o.name, o.summary) for o in STATEFUL_OPERATIONS]
+    width = max(len(name) for name, _ in told)
     for name, summary in told:
-        print(f"{name:26s} {summary}")
+        print(f"{name:{width}s} {summary}")
 
 
 def _summary(operation: Operation) -> dict[str, Any]:
@@ -257,7 +258,7 @@ def zoo(
     """Test the suite itself: real faults must die by a law, legal variants must live."""
     from .zoo_table import take_census
 
-    wanted = tuple(name.strip() for name in family.split(",")) if family else None
+    wanted = tuple(name.strip().replace("_", "-") for name in family.split(",")) if family else None
     with _progress(quiet=as_json) as progress:
         task = progress.add_task("zoo", total=None)
         census = take_census(wanted, extra=extra, budget=budget, seed=seed,

@@ -109,7 +109,7 @@ def test_one_law_can_be_chosen_by_its_name(folder: Path) -> None:
 BAD_USAGE = {
     ("--oracles-subject", "kernels.py:softmax", "--oracles-operation", "sofmax"):
         "OPERATION: got 'sofmax'; want one of `oracles list`, such as softmax",
-    ("--oracles-subject", "kernels.py:unnormalized"): "OPERATION: not given, and unnormalized declares none; want one of softmax",
+    ("--oracles-subject", "kernels.py:unnormalized"): "OPERATION: not given, and unnormalized declares none; want one of `oracles list`",
     ("--oracles-subject", "nowhere.py:rows"): "SUBJECT: no file nowhere.py; want an existing Python file",
 }
 

@@ -153,7 +153,7 @@ BAD_USAGE = {
     ("check", "sofmax"): "OPERATION: got 'sofmax'; want one of `oracles list`, such as softmax",
     ("check", "sofmax", "kernels.py:softmax"): "OPERATION: got 'sofmax'; want one of `oracles list`, such as softmax",
     ("check", "kernels.py:sofmax"): "SUBJECT: kernels.py has no 'sofmax'; it has ",
-    ("check", "kernels.py:twice"): "OPERATION: not given, and twice declares none; want one of softmax",
+    ("check", "kernels.py:twice"): "OPERATION: not given, and twice declares none; want one of `oracles list`",
     ("check", "softmax", "nowhere.py:softmax"): "SUBJECT: no file nowhere.py; want an existing Python file",
     ("check", "softmax", "kernels:nothing"): "SUBJECT: kernels has no 'nothing'; it has ",
     ("check", "kernels.py:softmax", "--law", "fast"): "laws: softmax has no fast; want some of answers, ",
