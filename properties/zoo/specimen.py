@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..declaration import Declaration, declaration_of, subject
+from ..near_names import near_names
 from ..signatures import SIGNATURES
 from ..stateful.names import STATEFUL_NAMES
 
@@ -91,7 +92,8 @@ def _mark(
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", id):
         raise ValueError(f"id: got {id!r}; want lower-case words joined by hyphens")
     if operation not in (*SIGNATURES, *STATEFUL_NAMES):
-        raise ValueError(f"operation: got {operation!r}; want one of {', '.join((*SIGNATURES, *STATEFUL_NAMES))}")
+        raise ValueError(f"operation: got {operation!r}; want one of `oracles list`, such as "
+                         f"{near_names(operation, (*SIGNATURES, *STATEFUL_NAMES))}")
     if operation in STATEFUL_NAMES and declared:
         raise ValueError(f"{', '.join(declared)}: {id} is an object of {operation}, which declares nothing; want no such argument")
 

@@ -70,7 +70,7 @@ def declare(function: Callable[..., Any] = with_options, operation: str = "atten
 
 # what is done: the message, as a pattern
 MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
-    "an unknown operation": (lambda: declare(operation="atention"), r"OPERATION: got 'atention'; want one of `oracles list`, such as attention"),
+    "an unknown operation": (lambda: declare(operation="atention"), r"OPERATION: got 'atention'; want one of .*, such as attention"),
     "no operation": (lambda: declaration_of(plain, None), r"OPERATION: not given, and plain declares none; want one of `oracles list`"),
     "an unknown layout": (lambda: declare(layout="hbld"), r"layout: got 'hbld'; want one of bhld, blhd"),
     "an unknown framework": (lambda: declare(framework="tinygrad"), r"framework: got 'tinygrad'; want one of numpy, torch, jax, cupy"),

@@ -150,3 +150,16 @@ def test_what_no_rank_would_notice_is_refused() -> None:
         Sharded(1, 3, **ADAM).attach({})
     with pytest.raises(ValueError, match="want arrays of shapes"):
         Sharded(1, 2, **ADAM).step([[np.ones(1)], [np.ones(1)]])
+
+
+def test_deepspeed_empty_parameter(two: Engines) -> None:
+    arrays = [np.zeros((0, 2), np.float32), np.ones(3, np.float32)]
+    params, grads = ({f"{before}{k}": x for k, x in enumerate(arrays)} for before in ("", "0."))
+    for stage in (0, 1, 2):
+        two.ask("attach", [params] * 2, {"stage": stage, **ADAM})
+        assert two.ask("step", [grads] * 2, {"micro_batches": 1})[0]["norm"] == np.float32(np.sqrt(3.0))
+    two.ask("attach", [params] * 2, {"stage": 3, **ADAM})
+    with pytest.raises(RankError, match=r"rank 0 of 2 in step: AssertionError: .*'NOT_AVAILABLE'.*'ds_numel': 0"):
+        two.ask("step", [grads] * 2, {"micro_batches": 1})
+    with pytest.raises(NotImplementedError, match="an empty parameter"):
+        attached(3, [np.zeros((0, 2)), np.ones(3)])

@@ -40,6 +40,8 @@ FINDINGS = {
     "torch-scale-of-0", "optax-clip-to-0",
     # test_mtp_peer.py
     "transformers-mtp-labels",
+    # test_deepspeed_peer.py
+    "deepspeed-empty-parameter",
     # test_guided_peers.py
     "outlines-core-after-match", "outlines-core-empty-token", "xgrammar-token-id", "llguidance-dead-end",
 }  # fmt: skip

@@ -78,7 +78,7 @@ def test_specimens_come_in_the_order_of_the_text() -> None:
 
 
 def test_an_unknown_operation_is_refused() -> None:
-    with pytest.raises(ValueError, match="operation: got 'softmaks'; want one of softmax, log_sum_exp"):
+    with pytest.raises(ValueError, match="operation: got 'softmaks'; want one of `oracles list`, such as softmax"):
         mutant("softmaks", id="a", source="https://example.org/1")
 
 
