@@ -130,10 +130,9 @@ def _smallest(run: SequenceRun, tally: SequenceTally, count: int, seed: int, sec
 
     if not fails(calls):
         return calls, wrong, " (once: the same calls on a new object did not fail again, so objects share state, or chance has a part)"
-    if tally.random:
-        found = hunted(run, law, count=count, seed=seed, seconds=seconds / 2)
-        calls = found if found is not None and size(found) < size(calls) and fails(found) else calls
-    calls = shortest(calls, fails, operation.in_bounds, seconds=seconds / 2)
+    starts = [calls, *(hunted(run, law, count=count, seed=seed, seconds=seconds / 2) if tally.random else ())]
+    least = [shortest(start, fails, operation.in_bounds, seconds=seconds / 2 / len(starts)) for start in starts if fails(start)]
+    calls = min(least, key=size, default=calls)
     return calls, breaks(operation, subject, run.abilities, law, calls) or wrong, ""
 
 

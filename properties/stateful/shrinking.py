@@ -9,11 +9,12 @@ from typing import Any
 
 from .operation import StatefulOperation
 from .play import Play, SequenceLaw, play_through
-from .run import Broken, SequenceRun, SequenceTally, Session, draw_sequences
+from .run import SequenceRun, SequenceTally, Session, draw_sequences
 from .sequence import Call, Sequence
 from .subjects import ObjectSubject
 
 Size = tuple[int, ...]
+STARTS = 8                                                                      # failing sequences that are shrunk; the least is shown
 
 
 def breaks(operation: StatefulOperation, subject: ObjectSubject, abilities: frozenset[str], law: SequenceLaw, calls: Sequence) -> str:
@@ -22,22 +23,20 @@ def breaks(operation: StatefulOperation, subject: ObjectSubject, abilities: froz
     return play_through(play, calls, (law,), most_closing=0)[1]
 
 
-def hunted(run: SequenceRun, law: SequenceLaw, *, count: int, seed: int, seconds: float) -> Sequence | None:
-    """The shortest random sequence that Hypothesis finds and shrinks for one law, or None."""
+def hunted(run: SequenceRun, law: SequenceLaw, *, count: int, seed: int, seconds: float) -> list[Sequence]:
+    """The first random sequences that break one law, STARTS of them at most: from each, shrinking may end elsewhere."""
     tally = SequenceTally(law)
     alone = SequenceRun(run.operation, run.subject, run.abilities, [tally], deadline=time.monotonic() + seconds)
-    best: list[Sequence] = []
+    found: list[Sequence] = []
 
     def after(session: Session, ended: bool) -> None:
-        if tally.failure is None:
-            return
-        calls, tally.failure = tally.failure[0], None                           # open again for the next sequence
-        if not best or size(calls) < size(best[0]):
-            best[:] = [calls]
-        raise Broken(law.name)
+        if tally.failure is not None:
+            found.append(tally.failure[0])
+            tally.failure = None                                                # open again for the next sequence
+            alone.stopped = "enough was found" if len(found) == STARTS else ""
 
-    draw_sequences(alone, count, seed, after, shrink=True)
-    return best[0] if best else None
+    draw_sequences(alone, count, seed, after)
+    return found
 
 
 def shortest(calls: Sequence, fails: Callable[[Sequence], bool], in_bounds: Callable[[Call], bool], *, seconds: float) -> Sequence:

@@ -88,7 +88,7 @@ def balance_along_tokens(probs: Any, ids: Any, *, mask: Any = None) -> Array:
 
 @variant("balance_loss_backward", id="balance-gradient-textbook", family=FAMILY, dtypes=FORMATS)
 def balance_gradient_as_in_the_book(probs: Any, ids: Any, dloss: Any, *, mask: Any = None) -> Array:
-    """dloss E f / T."""
+    """The gradient as the paper's formula gives it: dloss E f / T."""
     return textbook.balance_loss_backward(probs, ids, dloss, mask=mask)
 
 

@@ -64,18 +64,18 @@ def test_it_comes_down_at_least_as_fast_as_the_theorem_says(seed: int) -> None:
 
 
 def test_a_student_that_can_be_its_teacher_becomes_it() -> None:
-    """A thousandth of the first loss after as many steps as the theorem asks for: so near is the cross-entropy to the teacher's entropy."""
+    """A hundredth of the first loss after as many steps as the theorem asks for: so near is the cross-entropy to the teacher's entropy."""
     x, best, t, y = lesson(0)
     first = float(distillation_loss(np.zeros_like(t), t, y, temperature=1.0, **OPTIONS))
-    enough = int(np.ceil(1000 * smoothness(x) * float((best**2).sum()) / (2 * first)))
-    assert enough < 20_000
+    enough = int(np.ceil(100 * smoothness(x) * float((best**2).sum()) / (2 * first)))
+    assert enough < 2_000
     w, losses = distilled_student(x, t, y, steps=enough, temperature=1.0)
     assert losses[0] == first
-    assert losses[-1] <= first / 1000
+    assert losses[-1] <= first / 100
     p, log_s = np.exp(t - np.log(np.exp(t).sum(-1, keepdims=True))), x @ w - np.log(np.exp(x @ w).sum(-1, keepdims=True))
     entropy, cross = -(p * np.log(p)).sum(-1).mean(), -(p * log_s).sum(-1).mean()
     unsure, _ = rounding(x, w, t, y, 1.0, 1.0)
-    assert -unsure <= cross - entropy <= first / 1000 + unsure
+    assert -unsure <= cross - entropy <= first / 100 + unsure
 
 
 def test_a_step_twice_as_long_as_the_limit_makes_it_worse() -> None:
