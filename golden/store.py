@@ -132,11 +132,10 @@ def _described(arrays: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def _canonical(entries: list[Entry]) -> bytes:
-    """The manifest's bytes; the digest is over everything else in it, so that no byte of it can change unseen."""
-    listed = [dict(sorted(vars(entry).items())) for entry in entries]
-    body = json.dumps(listed, sort_keys=True, separators=(",", ":"))
-    digest = hashlib.sha256(f"{VERSION}{body}".encode()).hexdigest()
-    return (json.dumps({"version": VERSION, "digest": digest, "entries": listed}, indent=1) + "\n").encode()
+    """The manifest's bytes, an entry a line; the digest is over everything else in it, so that no byte of it can change unseen."""
+    listed = ",\n".join(json.dumps(dict(sorted(vars(entry).items()))) for entry in entries)
+    digest = hashlib.sha256(f"{VERSION}{listed}".encode()).hexdigest()
+    return f'{{"version": {VERSION}, "digest": "{digest}", "entries": [\n{listed}\n]}}\n'.encode()
 
 
 def read_manifest(folder: Path = DATA) -> list[Entry]:

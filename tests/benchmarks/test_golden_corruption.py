@@ -1,6 +1,6 @@
 """Single bytes of the golden set changed at random: every one is found, by name, or the run fails. Nothing here is timed.
 
-    python tests/benchmarks/test_golden_corruption.py
+    python tests/benchmarks/test_golden_corruption.py     # 10,000 bytes; the test takes a fifth of them
 
 The bytes are drawn over the whole set, manifest included, and changed in memory; the checks are those of `oracles golden verify`.
 """
@@ -51,10 +51,9 @@ def corrupted(corruptions: int, seed: int) -> Counter[str]:
 
 
 def test_every_changed_byte_is_found() -> None:
-    kinds = corrupted(CORRUPTIONS, seed=0)
-    print(f"{sum(kinds.values()) - kinds['']:,} of {sum(kinds.values()):,} changed bytes found: {dict(kinds)}")
+    kinds = corrupted(CORRUPTIONS // 5, seed=0)
     assert kinds[""] == 0
-    assert sum(kinds.values()) == CORRUPTIONS
+    assert sum(kinds.values()) == CORRUPTIONS // 5
 
 
 def test_every_byte_of_the_manifest_counts() -> None:
@@ -74,4 +73,5 @@ def test_a_set_as_it_was_is_not_found_fault_with() -> None:
 
 
 if __name__ == "__main__":
-    test_every_changed_byte_is_found()
+    kinds = corrupted(CORRUPTIONS, seed=0)
+    print(f"{sum(kinds.values()) - kinds['']:,} of {sum(kinds.values()):,} changed bytes found: {dict(kinds)}")
