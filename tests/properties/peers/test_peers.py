@@ -14,6 +14,7 @@ from oracles.properties.declaration import ATTRIBUTE, UsageError
 from oracles.properties.loading import load
 from oracles.properties.peers import PEER_MODULES
 from oracles.properties.report import FAILED, HELD
+from oracles.properties.stateful.subjects import version_of
 
 pytestmark = pytest.mark.peers
 
@@ -80,15 +81,17 @@ def test_a_released_library_keeps_the_laws(peer: str, operation: str) -> None:
 
 
 # Modules whose libraries -m peers does not ask for.
-NEED_MORE = ("mlx_sdpa", "tinygrad", "triton_flash", "vllm_allocator", "sglang_allocator", "guided", "bitsandbytes_blocks")
+NEED_MORE = ("mlx_sdpa", "tinygrad", "triton_flash", "vllm_allocator", "sglang_allocator", "guided", "bitsandbytes_blocks",
+             "deepspeed")  # fmt: skip
 
 
 @pytest.mark.parametrize("peer", [peer for peer, module in PEER_MODULES.items() if module not in NEED_MORE])
 def test_a_peer_says_which_version_it_is(peer: str) -> None:
     functions = import_module(f"oracles.properties.peers.{PEER_MODULES[peer]}").subjects(peer)
-    declaration = getattr(functions[0], ATTRIBUTE)[-1]
-    assert declaration.name == peer
-    assert any(character.isdigit() for character in declaration.version)
+    declared = [getattr(function, ATTRIBUTE)[-1] for function in functions]
+    assert all(declaration.name == peer for declaration in declared)
+    told = [declaration.version for declaration in declared] or [version_of(f"peers:{peer}")]    # the maker of an object declares nothing
+    assert all(any(character.isdigit() for character in version) for version in told)
 
 
 def test_two_peers_of_one_call_keep_their_own_declarations() -> None:
@@ -124,10 +127,10 @@ def test_the_calls_import_nothing_of_ours() -> None:
 
     folder = Path(next(iter(calls.__path__)))
     files = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
-    assert len(files) == len(set(PEER_MODULES.values()))
+    assert len(files) >= len(set(PEER_MODULES.values()))
     for path in files:
         assert "oracles" not in path.read_text(), path
-        assert "from ." not in path.read_text(), path
+        assert "from ." not in path.read_text() or path.stem == "gloo", path    # its repro finds it, and `gloo_ranks`, in this package
 
 
 def test_the_repro_of_a_peer_runs_without_this_project(tmp_path: Path) -> None:
