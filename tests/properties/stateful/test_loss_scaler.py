@@ -23,6 +23,8 @@ from oracles.properties.stateful.subjects import ObjectInProcess
 from oracles.properties.zoo.textbook_scaler import Scaler
 from oracles.reference import LossScaler
 
+from .law_alone import broken_alone
+
 
 class GradientsAlone(Scaler):
     def unscale(self, grads: Any) -> Any:
@@ -139,28 +141,18 @@ BROKEN: list[tuple[str, type[Any]]] = [
 ]
 
 
-def broken_alone(law: str, scaler: type[Any]) -> str:
-    run = begin(LOSS_SCALER, ObjectInProcess(scaler, LOSS_SCALER), (law,))
-    for calls in LOSS_SCALER.designed_for(run.abilities):
-        put(run, calls)
-    (tally,) = run.tallies
-    assert not tally.error
-    assert tally.compared
-    return "" if tally.failure is None else tally.failure[1]
-
-
 def test_there_is_a_breaker_of_every_law() -> None:
     assert list(dict.fromkeys(law for law, _ in BROKEN)) == [law.name for law in SCALER_LAWS]
 
 
 @pytest.mark.parametrize(("law", "scaler"), BROKEN, ids=[f"{law}-{scaler.__name__}" for law, scaler in BROKEN])
 def test_the_law_can_fail(law: str, scaler: type[Any]) -> None:
-    assert broken_alone(law, scaler) != ""
+    assert broken_alone(LOSS_SCALER, law, scaler) != ""
 
 
 @pytest.mark.parametrize("law", [law.name for law in SCALER_LAWS])
 def test_the_law_holds_of_a_right_scaler(law: str) -> None:
-    assert broken_alone(law, Scaler) == ""
+    assert broken_alone(LOSS_SCALER, law, Scaler) == ""
 
 
 def test_the_oracle_keeps_every_law() -> None:

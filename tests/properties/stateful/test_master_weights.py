@@ -20,6 +20,8 @@ from oracles.properties.stateful.subjects import ObjectInProcess
 from oracles.properties.zoo.textbook_masters import F, Masters
 from oracles.reference import FloatFormat, MasterWeights
 
+from .law_alone import broken_alone
+
 
 class SaysNothing(Masters):
     def step(self, *, loss_scale: float) -> Any:
@@ -134,28 +136,18 @@ BROKEN: list[tuple[str, type[Any]]] = [
 ]
 
 
-def broken_alone(law: str, masters: type[Any]) -> str:
-    run = begin(MASTER_WEIGHTS, ObjectInProcess(masters, MASTER_WEIGHTS), (law,))
-    for calls in MASTER_WEIGHTS.designed_for(run.abilities):
-        put(run, calls)
-    (tally,) = run.tallies
-    assert not tally.error
-    assert tally.compared
-    return "" if tally.failure is None else tally.failure[1]
-
-
 def test_there_is_a_breaker_of_every_law() -> None:
     assert list(dict.fromkeys(law for law, _ in BROKEN)) == [law.name for law in MASTERS_LAWS]
 
 
 @pytest.mark.parametrize(("law", "masters"), BROKEN, ids=[f"{law}-{masters.__name__}" for law, masters in BROKEN])
 def test_the_law_can_fail(law: str, masters: type[Any]) -> None:
-    assert broken_alone(law, masters) != ""
+    assert broken_alone(MASTER_WEIGHTS, law, masters) != ""
 
 
 @pytest.mark.parametrize("law", [law.name for law in MASTERS_LAWS])
 def test_the_law_holds_of_right_masters(law: str) -> None:
-    assert broken_alone(law, Masters) == ""
+    assert broken_alone(MASTER_WEIGHTS, law, Masters) == ""
 
 
 def test_the_oracle_keeps_every_law() -> None:
