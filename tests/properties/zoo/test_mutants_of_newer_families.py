@@ -1,4 +1,4 @@
-"""What holds of every mutant of decoding, quantization, pruning and training: it differs on its own trigger, and designed cases kill it."""
+"""What holds of every mutant of decoding, compression, costs and training: it differs on its own trigger, and designed cases kill it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from oracles.properties.zoo import keeper
 from oracles.properties.zoo.specimen import Specimen
 
 FAMILIES = ("sampling", "speculative", "mtp", "quantization", "pruning", "loss", "distillation", "optimizer", "mixed-precision",
-            "pipeline-parallel", "context-parallel")
+            "pipeline-parallel", "context-parallel", "expert-parallel", "data-parallel", "zero", "tensor-parallel",
+            "metrics")  # fmt: skip
 MUTANTS = [s for s in keeper.inhabitants(FAMILIES) if s.kind == "mutant"]
 each_mutant = pytest.mark.parametrize("specimen", MUTANTS, ids=[s.id for s in MUTANTS])
 
