@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +17,11 @@ import numpy as np
 import pytest
 
 from oracles import reference
-from oracles.gpu.kernel import KERNELS
-from oracles.gpu.launching import Backend
 from oracles.gpu.pruning import pack_2_4, prune_2_4
 from oracles.gpu.quantization import quantize, quantized_matmul
-from oracles.properties import Arithmetic, bounds, check, subject
+from oracles.properties import Arithmetic, bounds
+
+from .planted_faults import status_with_fault
 
 pytestmark = pytest.mark.gpu
 
@@ -190,17 +189,7 @@ __device__ __forceinline__ unsigned __dp4a_unsigned(unsigned a, unsigned b, unsi
 
 @pytest.mark.parametrize("planted", FAULTS, ids=lambda planted: planted.fault)
 def test_a_planted_fault_is_found_by_its_law(planted: Planted, tmp_path: Path) -> None:
-    for source in KERNELS.iterdir():
-        shutil.copy(source, tmp_path)
-    text = (KERNELS / planted.file).read_text()
-    assert text.count(planted.was) == 1
-    text = text.replace(planted.was, planted.becomes)
-    (tmp_path / planted.file).write_text(text.replace('#include "common.cuh"\n', UNSIGNED))
     operation, port = PORTS[planted.file]
-
-    def broken(*positional: Any, **named: Any) -> Any:
-        return port(*positional, **named, backend=Backend("emulated", kernels=tmp_path))
-
-    declared = subject(operation, dtypes=["float32"], arithmetic=WIDE_OUT)(broken)
-    report = check(operation, declared, budget=0, laws=(planted.law,), in_process=True)
-    assert [verdict.status for verdict in report.verdicts] == ["failed"]
+    status = status_with_fault(tmp_path, planted.file, planted.was, planted.becomes, port=port, operation=operation, law=planted.law,
+                               after=lambda text: text.replace('#include "common.cuh"\n', UNSIGNED), arithmetic=WIDE_OUT)  # fmt: skip
+    assert status == "failed"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +18,9 @@ import pytest
 
 from oracles import reference
 from oracles.gpu.experts import MOST_EXPERTS, combine, dispatch, expert_slots, moe_layer, route
-from oracles.gpu.kernel import KERNELS
-from oracles.gpu.launching import Backend
-from oracles.properties import Arithmetic, bounds, check, subject
+from oracles.properties import Arithmetic, bounds
+
+from .planted_faults import status_with_fault
 
 pytestmark = pytest.mark.gpu
 
@@ -192,16 +191,6 @@ FAULTS = (
 
 @pytest.mark.parametrize("planted", FAULTS, ids=lambda planted: planted.fault)
 def test_a_planted_fault_is_found_by_its_law(planted: Planted, tmp_path: Path) -> None:
-    for source in KERNELS.iterdir():
-        shutil.copy(source, tmp_path)
-    text = (KERNELS / "experts.cu").read_text()
-    assert text.count(planted.was) == 1
-    (tmp_path / "experts.cu").write_text(text.replace(planted.was, planted.becomes))
     port = {"route": route, "moe_layer": moe_layer}[planted.operation]
-
-    def broken(*positional: Any, **named: Any) -> Any:
-        return port(*positional, **named, backend=Backend("emulated", kernels=tmp_path))
-
-    declared = subject(planted.operation, dtypes=["float32"])(broken)
-    report = check(planted.operation, declared, budget=0, laws=(planted.law,), in_process=True)
-    assert [verdict.status for verdict in report.verdicts] == ["failed"]
+    assert status_with_fault(tmp_path, "experts.cu", planted.was, planted.becomes, port=port, operation=planted.operation,
+                             law=planted.law) == "failed"  # fmt: skip
