@@ -19,6 +19,7 @@ from .every_operation import (
     answers,
     buffers_are_fully_written,
     inputs_stay_untouched,
+    pinned,
     repeats_give_the_same_bits,
     strides_are_respected,
 )
@@ -106,7 +107,7 @@ def signs_do_not_matter(trial: Trial) -> Judgement:
     if case is None or result not in trial.answer:
         return NOTHING
     other = trial.on(case)
-    return within(other.answer, {result: trial.answer[result].astype(np.float64)}, {result: trial.allowed[result]})
+    return pinned(within(other.answer, {result: trial.answer[result].astype(np.float64)}, {result: trial.allowed[result]}), trial, other)
 
 
 def _all_equal(case: Case) -> Case | None:
@@ -134,7 +135,7 @@ def a_layer_alone_is_as_among_others(trial: Trial) -> Judgement:
     i = int(trial.case.hash, 16) % len(w)
     other = trial.on(trial.case.with_arrays(weights=w[i : i + 1].copy()))
     here = trial.answer["masks"][i : i + 1].astype(np.float64)
-    return within(other.answer, {"masks": here}, {"masks": trial.allowed["masks"][i : i + 1]})
+    return pinned(within(other.answer, {"masks": here}, {"masks": trial.allowed["masks"][i : i + 1]}), trial, other)
 
 
 @law(minimise=False)
@@ -184,7 +185,7 @@ def fours_may_change_places(trial: Trial) -> Judgement:
     order = np.arange(n).reshape(-1, 4)[::-1].reshape(-1)
     other = trial.on(trial.case.with_arrays(w=np.ascontiguousarray(np.take(w, order, axis=axis))))
     wanted = np.take(trial.answer["mask"].astype(np.float64), order, axis=axis)
-    return within(other.answer, {"mask": wanted}, {"mask": np.take(trial.allowed["mask"], order, axis=axis)})
+    return pinned(within(other.answer, {"mask": wanted}, {"mask": np.take(trial.allowed["mask"], order, axis=axis)}), trial, other)
 
 
 def _equal_fours(case: Case) -> Case | None:

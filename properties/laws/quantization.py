@@ -84,7 +84,7 @@ def codes_follow_the_returned_scale(trial: Trial) -> Judgement:
     relative = r.out.u if trial.conventions["scale_of_codes"] == "unstored" and "scale" not in trial.case.arrays else 0.0
     codes = code_interval(r, x, s, relative, z, _limits(trial), trial.conventions["code_ties"])
     allowed = np.where(codes.lost, np.inf, (codes.high - codes.low) / 2.0)
-    judged = within(trial.answer, {"q": (codes.low + codes.high) / 2.0}, {"q": allowed})
+    judged = pinned(within(trial.answer, {"q": (codes.low + codes.high) / 2.0}, {"q": allowed}), trial)
     return replace(judged, left_out=judged.left_out + int(((allowed > 0.0) & np.isfinite(allowed)).sum()))
 
 

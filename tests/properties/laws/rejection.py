@@ -19,15 +19,16 @@ Function = Callable[..., Any]
 
 
 def rejects(operation: str, law: str, function: Function) -> str:
-    """The reason why a law rejects a declared function on the designed cases, or ""."""
+    """The reason why a law rejects a declared function on the designed cases, or "". A law that compared nothing accepts nothing."""
     run = begin(operation_named(operation), InProcess(function, declaration_of(function, operation)), (law,))
+    (tally,) = run.tallies
     for index, recipe in enumerate(recipes_of(run, "quick", 0)[0]):
         judge_one(run, index, recipe)
-        (tally,) = run.tallies
         assert not tally.broken, tally.broken
         if tally.failure:
             assert accused(run.operation, tally.failure, run.subject.declaration.conventions) == ""
             return tally.failure.judgement.reason
+    assert tally.compared, f"{law}: nothing was compared: {tally.not_covered}"
     return ""
 
 

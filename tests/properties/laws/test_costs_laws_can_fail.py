@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oracles.properties.declaration import declaration_of, subject
+from oracles.properties.declaration import subject
 from oracles.properties.operations import operation_named
-from oracles.properties.run import begin, judge_one, recipes_of
-from oracles.properties.subjects import InProcess
 from oracles.properties.zoo import metrics, textbook_costs
+
+from .rejection import rejects
 
 Function = Callable[..., Any]
 K, T, F, A = OPERATIONS = ("kv_bytes", "training_bytes", "model_flops", "token_accuracy")
@@ -136,15 +136,7 @@ SHARED = {"inputs_stay_untouched", "buffers_are_fully_written", "repeats_give_th
 def failure(operation: str, law: str, function: Function, declared: dict[str, Any]) -> str:
     """The reason why a law rejects a function on the designed cases, or ""."""
     wrapped = subject(operation, name=law, **declared)(function)
-    run = begin(operation_named(operation), InProcess(wrapped, declaration_of(wrapped, operation)), (law,))
-    for index, recipe in enumerate(recipes_of(run, "quick", 0)[0]):
-        judge_one(run, index, recipe)
-        (tally,) = run.tallies
-        assert not tally.broken, tally.broken
-        if tally.failure:
-            return tally.failure.judgement.reason
-    assert tally.compared or tally.not_covered, f"{law}: nothing was compared"
-    return ""
+    return rejects(operation, law, wrapped)
 
 
 @pytest.mark.parametrize(("operation", "law"), ALL, ids=[f"{operation}-{law}" for operation, law in ALL])

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 
 from oracles import reference
-from oracles.properties.declaration import declaration_of, subject
+from oracles.properties.declaration import subject
 from oracles.properties.operations import OPERATIONS, operation_named
-from oracles.properties.run import begin, judge_one, recipes_of
-from oracles.properties.subjects import InProcess
 
-from .rejection import accused
+from .rejection import rejects
 
 Function = Callable[..., Any]
 
@@ -302,17 +300,7 @@ def fails(operation: str, law: str, function: Function, declared: dict[str, Any]
     header = ", ".join((names, *(f"{name}=None" for name in keywords), "**options"))
     given = ", ".join((names, *(f"{name}={name}" for name in keywords), "**options"))
     wrapped = eval(f"lambda {header}: function({given})", {"function": without_buffers(function, buffers)})
-    declared_function = subject(operation, name=law, **declared)(wrapped)
-    run = begin(operation_named(operation), InProcess(declared_function, declaration_of(declared_function, operation)), (law,))
-    designed, _ = recipes_of(run, "quick", 0)
-    for index, recipe in enumerate(designed):
-        judge_one(run, index, recipe)
-        (tally,) = run.tallies
-        assert not tally.broken, tally.broken
-        if tally.failure:
-            assert accused(run.operation, tally.failure, run.subject.declaration.conventions) == ""
-            return tally.failure.judgement.reason
-    return ""
+    return rejects(operation, law, subject(operation, name=law, **declared)(wrapped))
 
 
 def without_buffers(function: Function, buffers: tuple[str, ...]) -> Function:
