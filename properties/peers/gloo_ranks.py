@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import json
+import os
 import select
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from typing import Any
 
 from .. import wire
 from ..array_bridge import to_framework, to_numpy
+from ..outcome import RAISED, REFUSED
 from ..safetensors_file import Array
 from ..worker_process import WorkerProcess
 
@@ -45,17 +47,20 @@ class GlooRanks:
     def call(self, function: str, arrays: Sequence[Mapping[str, Array]], options: Mapping[str, Any]) -> list[dict[str, Array]]:
         """What "module:function" returns on each rank, given the rank's arrays and the options (plain JSON).
 
-        Raises RankError within `seconds` where a rank ends, raises or does not answer; the others are ended then, and a later call
-        starts new ones.
+        Raises RankError within `seconds` where a rank ends, raises or does not answer, NotImplementedError where that is all that ranks
+        raise: not covered. All ranks are ended then, and a later call starts new ones.
         """
-        if not self._ranks:
-            self._start()
         try:
+            if not self._ranks:
+                self._start()
             for rank, process in enumerate(self._ranks):
                 process.send("call", dict(arrays[rank]), {"function": function, "options": json.dumps(dict(options))})
             return self._answers(function)
         except wire.HungUp:
             raise self._broken(function, {}) from None
+        except BaseException:
+            self.close()                                                        # a late answer would be taken for that of the next call
+            raise
 
     def close(self) -> None:
         """End all ranks, whatever they are doing."""
@@ -77,6 +82,7 @@ class GlooRanks:
     def _answers(self, function: str) -> list[dict[str, Array]]:
         found: dict[int, dict[str, Array]] = {}
         failed: dict[int, str] = {}
+        refused: set[int] = set()
         deadline = time.monotonic() + self.seconds
         while len(found) < self.world:
             waiting = {process.descriptor: rank for rank, process in enumerate(self._ranks) if rank not in found and rank not in failed}
@@ -84,23 +90,26 @@ class GlooRanks:
                 deadline = min(deadline, time.monotonic() + GRACE)
             ready = select.select(list(waiting), [], [], max(0.0, deadline - time.monotonic()))[0] if waiting else []
             if not ready:
-                raise self._broken(function, failed or {rank: f"did not answer within {self.seconds:g} s" for rank in waiting.values()})
+                silent = {rank: f"did not answer within {self.seconds:g} s" for rank in waiting.values()}
+                raise self._broken(function, failed or silent, refused=bool(failed) and refused == set(failed))
             for rank in (waiting[descriptor] for descriptor in ready):
                 kind, tensors, metadata = self._ranks[rank].receive()           # HungUp: the rank has ended
                 if kind == "failed":
                     failed[rank] = metadata["message"]
+                    refused |= {rank} if metadata["how"] == REFUSED else set()
                 else:
                     found[rank] = tensors
         return [found[rank] for rank in range(self.world)]
 
-    def _broken(self, function: str, failed: dict[int, str]) -> RankError:
-        """The error that says which ranks ended, or else which failed; all ranks are ended by this."""
+    def _broken(self, function: str, failed: dict[int, str], *, refused: bool = False) -> RuntimeError:
+        """The error that says which ranks ended, or else which failed, which may be that they refused; all ranks are ended by this."""
         time.sleep(0.1 if failed else GRACE / 2)                                # a process that is ending needs a moment
         ended = {rank: process.how_it_ended() for rank, process in enumerate(self._ranks) if process.has_ended}
         told = ended or failed or {rank: "hung up" for rank in range(len(self._ranks))}
         self.close()
         name = function.rpartition(":")[2]
-        return RankError("; ".join(f"rank {rank} of {self.world} in {name}: {what}" for rank, what in sorted(told.items())))
+        error = NotImplementedError if refused and not ended else RankError
+        return error("; ".join(f"rank {rank} of {self.world} in {name}: {what}" for rank, what in sorted(told.items())))
 
 
 @lru_cache
@@ -119,6 +128,8 @@ def _serve(theirs: int, ours: int, rank: int, world: int, place: str, seconds: f
     import torch.distributed
 
     torch.set_num_threads(1)
+    if sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")                       # no rank is met from another machine
     wire.send(ours, "ready", {}, {})
     while True:
         try:
@@ -136,7 +147,8 @@ def _serve(theirs: int, ours: int, rank: int, world: int, place: str, seconds: f
             wire.send(ours, "done", returned, {})
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
-            wire.send(ours, "failed", {}, {"message": f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"})
+            message = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+            wire.send(ours, "failed", {}, {"message": message, "how": REFUSED if isinstance(error, NotImplementedError) else RAISED})
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ def test_the_calls_import_nothing_of_ours() -> None:
     assert len(files) >= len(set(PEER_MODULES.values()))
     for path in files:
         assert "oracles" not in path.read_text(), path
-        assert "from ." not in path.read_text() or path.stem == "gloo", path    # its repro finds it, and `gloo_ranks`, in this package
+        assert "from ." not in path.read_text(), path
 
 
 def test_the_repro_of_a_peer_runs_without_this_project(tmp_path: Path) -> None:
