@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ def call(
     except (Exception, SystemExit) as error:                                    # sys.exit in a kernel must not end the checker
         return Outcome(RAISED, message=f"{type(error).__name__}: {error}", traceback="".join(traceback.format_exception(error)[-4:]))
     try:
-        outputs = named_results(declaration, returned, {name: converted[name] for name in (*buffers, *declaration.in_place)})
+        outputs = named_results(declaration, returned, {name: converted[name] for name in (*buffers, *declaration.in_place)}, given)
         now = {name: to_numpy(converted[name]) for name in given if name not in declaration.in_place}  # frameworks that copied: their copy
         changed = tuple(name for name in now if now[name].tobytes() != before[name])
     except (NotAnArray, MalformedResult) as error:
@@ -73,10 +73,11 @@ class MalformedResult(ValueError):
     """Returned something that cannot be matched with the results of the operation."""
 
 
-def named_results(declaration: Declaration, returned: Any, buffers: Mapping[str, Any]) -> dict[str, Array]:
+def named_results(declaration: Declaration, returned: Any, buffers: Mapping[str, Any], given: Iterable[str]) -> dict[str, Array]:
     """The returned value as {result name: array}: one array, a tuple in the contract's order, or a dict by name.
 
-    A result that is a list of arrays comes as a list or tuple; returned alone, as a list, it is the first result.
+    A result that is a list of arrays comes as a list or tuple; returned alone, as a list, it is the first result. Of results that there
+    are only with an argument, a tuple may hold those of the arguments given, or all with None where there is none.
 
     buffers: what the results were written to, where the subject takes them so or writes in place; then what it returns is not looked at.
     """
@@ -91,7 +92,9 @@ def named_results(declaration: Declaration, returned: Any, buffers: Mapping[str,
     if isinstance(returned, tuple | list) and not (isinstance(returned, list) and names[0] in lists):
         if not 1 <= len(returned) <= len(names):
             raise MalformedResult(f"returned {len(returned)} values; want {', '.join(names)}")
-        return _arrays({name: value for name, value in zip(names, returned) if value is not None}, lists)
+        due = tuple(name for name in names if SIGNATURES[declaration.operation].given_with.get(name) in (None, *given))
+        named = zip(due if len(returned) == len(due) else names, returned)
+        return _arrays({name: value for name, value in named if value is not None}, lists)
     return _arrays({names[0]: returned}, lists)
 
 

@@ -125,6 +125,7 @@ def _repro(operation: Operation, subject: Subject, law: Law, case: Case, judgeme
         "window_counts_current": declaration.conventions.get("window_counts_current") == "yes",
         "takes": sorted(declaration.coverage.arguments | set(operation.signature.required)), "buffers": list(declaration.buffers),
         "required": list(operation.signature.required), "results": list(operation.signature.results),
+        "given_with": dict(operation.signature.given_with),
         "laid_out": list(operation.signature.laid_out), "lists": list(operation.signature.lists),
         "in_place": list(declaration.in_place),
         "dtypes": {name: result_format(operation.signature, name, arithmetic) for name in operation.signature.results},

@@ -20,6 +20,7 @@ class Signature:
     lists       arguments and results that are lists of arrays, one array of a case for each member: see `array_lists`
     kinds       options that are records: the kinds there are, "none" for None, of which a subject may take some only; and options
                 of few values that have a default
+    given_with  results that there are only where this argument is given
     """
 
     required: tuple[str, ...]
@@ -32,6 +33,7 @@ class Signature:
     lists: tuple[str, ...] = ()
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    given_with: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -54,7 +56,7 @@ SIGNATURES: dict[str, Signature] = {
     "attention": Signature(("q", "k", "v"), _ATTENTION_OPTIONS, ("out", "lse"), laid_out=("q", "k", "v", "out")),
     "attention_backward": Signature(
         ("q", "k", "v", "out", "lse", "dout"), _ATTENTION_OPTIONS, ("dq", "dk", "dv", "dbias", "dsinks"),
-        laid_out=("q", "k", "v", "out", "dout", "dq", "dk", "dv"),
+        laid_out=("q", "k", "v", "out", "dout", "dq", "dk", "dv"), given_with={"dbias": "bias", "dsinks": "sinks"},
     ),
     "attention_packed": Signature(("q", "k", "v", "cu_q", "cu_k"), _PACKED_OPTIONS, ("out", "lse")),
     "attention_packed_backward": Signature(("q", "k", "v", "out", "lse", "dout", "cu_q", "cu_k"), _PACKED_OPTIONS, ("dq", "dk", "dv")),

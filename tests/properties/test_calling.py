@@ -274,3 +274,20 @@ def test_a_keyboard_interrupt_is_the_users() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run(kernel)
+
+
+# Results that there are only with an argument --------------------------------------------------------------------------------
+
+WITH_SINKS = Case("attention_backward", {name: R.normal(size=(1, 1, 2, 3)) for name in ("q", "k", "v", "out", "dout")}
+                  | {"lse": R.normal(size=(1, 1, 2)), "sinks": R.normal(size=1)}, {"causal": None})  # fmt: skip
+GRADIENTS = {"dq": R.normal(size=(1, 1, 2, 3)), "dk": R.normal(size=(1, 1, 2, 3)), "dv": R.normal(size=(1, 1, 2, 3)),
+             "dsinks": R.normal(size=1)}  # fmt: skip
+
+
+@pytest.mark.parametrize("names", [("dq", "dk", "dv", "dsinks"), ("dq", "dk", "dv", "dbias", "dsinks")])
+def test_gradients_of_what_is_not_given_may_be_left_out_of_the_tuple_or_be_none_in_it(names: tuple[str, ...]) -> None:
+    def backward(q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, *, causal: Any, bias: Any = None, sinks: Any = None) -> Any:
+        return tuple(GRADIENTS.get(name) for name in names)
+
+    outputs = run_on("attention_backward", WITH_SINKS, backward).outputs
+    assert {name: output.tobytes() for name, output in outputs.items()} == {name: x.tobytes() for name, x in GRADIENTS.items()}
