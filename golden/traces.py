@@ -64,7 +64,7 @@ def loads(data: bytes) -> Trace:
         steps = [Step(one["call"], _decoded({"record": one["arguments"]}), _decoded(one.get("answer")), one.get("raises", ""))
                  for one in content["calls"]]  # fmt: skip
         return Trace(content["operation"], content["case"], _decoded({"record": content["arguments"]}), tuple(steps))
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"data: {type(error).__name__}: {error}; want a trace") from None
 
 
