@@ -19,7 +19,7 @@ from .attention import DTYPES
 from .attention_arrays import generator
 from .layouts import LAYOUTS, laid_out
 
-AXES = {"last": -1, "first": 0, "middle": 1}
+AXES = {"last": -1, "first": 0, "middle": 1, "last_but_one": -2}
 # Which entries are -inf: none, a third at random, whole rows, all but one of each row.
 INFINITIES = ("none", "some", "rows", "all_but_one")
 ROW_LENGTHS = (1, 2, 3, 7, 16, 17, 33, 64, 129, 257, 513, 1000)
@@ -28,7 +28,7 @@ ROWS = 42
 
 @dataclass(frozen=True)
 class SoftmaxRecipe:
-    """One case of a row operation: A x B rows of n entries along one of three axes."""
+    """One case of a row operation: A x B rows of n entries along one of three axes, of which one may be counted from behind."""
 
     A: int = shrinking.size_field()
     B: int = shrinking.size_field()

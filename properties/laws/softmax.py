@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from oracles.reference import FloatFormat
+
 from ..case import Case
 from ..law import NOTHING, Judgement, Law, law, within
 from ..trial import Trial
@@ -43,21 +45,45 @@ def _one_entry(case: Case) -> Case | None:
     axis = case.options.get("axis", -1)
     assert isinstance(axis, int)
     rows = np.full(case.arrays["x"].shape, -np.inf)
-    at = int(case.hash, 16) % _length(case)
-    np.moveaxis(rows, axis, -1)[..., at] = -2.75
+    number = int(case.hash, 16)
+    far = min(1024.0, FloatFormat(case.arrays["x"].dtype.name).max / 2)
+    np.moveaxis(rows, axis, -1)[..., number % _length(case)] = (-2.75, far, -far)[number // _length(case) % 3]
     return case.with_arrays(x=rows.astype(case.arrays["x"].dtype))
 
 
 @law(prepare=_one_entry, every=2)
 def one_finite_entry_takes_all(trial: Trial) -> Judgement:
-    """Among entries of -inf the only finite one has probability 1, the others 0, and the log-sum-exp is that entry. Allowed: 0."""
+    """Among entries of -inf the only finite one, near 0 or as far as 1024 from it, has probability 1, and the log-sum-exp is that entry.
+
+    A maximum that passes some entries over, or starts at 0, makes e^x overflow or vanish. Allowed: 0 for p; for the log-sum-exp the
+    bound, since kernels in base 2 multiply by log2 e and back.
+    """
     x = trial.case.arrays["x"].astype(np.float64)
-    wanted = {"p": np.where(np.isfinite(x), 1.0, 0.0)} if "p" in trial.wanted else {"lse": np.full(trial.wanted["lse"].shape, -2.75)}
-    return within(trial.answer, wanted, {name: np.zeros(w.shape) for name, w in wanted.items()})
+    if "p" in trial.wanted:
+        return within(trial.answer, {"p": np.where(np.isfinite(x), 1.0, 0.0)}, {"p": np.zeros(x.shape)})
+    return within(trial.answer, trial.wanted, trial.allowed)
 
 
 def _nothing_finite(case: Case) -> Case | None:
     return case.with_arrays(x=np.full_like(case.arrays["x"], -np.inf)) if case.arrays["x"].size else None
+
+
+def _one_nan(case: Case) -> Case | None:
+    """A NaN in the row that the hash names, at the place it names; the other rows as they are."""
+    x = case.arrays["x"].copy()
+    if not x.size:
+        return None
+    x[np.unravel_index(int(case.hash, 16) % x.size, x.shape)] = np.nan
+    return case.with_arrays(x=x) if np.isnan(x.astype(np.float64)).any() else None              # not every format has one
+
+
+@law(prepare=_one_nan, every=4)
+def a_nan_makes_its_row_nan(trial: Trial) -> Judgement:
+    """A NaN in a row makes all of it NaN, and its log-sum-exp; the other rows are what they were. Set to 0, a fault upstream is hidden.
+
+    Allowed: 0 in its row, where the kind alone is compared, and the bound in the others.
+    """
+    return within(trial.answer, trial.wanted, trial.allowed)
 
 
 @law(prepare=_nothing_finite, every=4)
@@ -77,13 +103,32 @@ def _nothing_seen(case: Case) -> Case | None:
 
 @law(prepare=_nothing_seen, every=2)
 def the_empty_part_is_neutral(trial: Trial) -> Judgement:
-    """Merging with (0, -inf) gives the other part back bit for bit: its weight is e^0 = 1, the other's 0. Allowed: 0.
+    """Merging with (0, -inf) gives the other part back: out bit for bit, its weight being e^0 = 1 and the other's 0.
 
-    Two empty parts stay empty.
+    Two empty parts stay empty. Allowed: 0 for out; for the log-sum-exp the bound, since kernels in base 2 multiply by log2 e and back.
     """
-    wanted = {"out": trial.case.arrays["out_a"].astype(np.float64), "lse": trial.case.arrays["lse_a"].astype(np.float64)}
+    wanted = {"out": trial.case.arrays["out_a"].astype(np.float64), "lse": trial.wanted["lse"]}
     wanted["out"] = np.where(np.isneginf(wanted["lse"])[..., None], 0.0, wanted["out"])
-    return within(trial.answer, wanted, {name: np.zeros(w.shape) for name, w in wanted.items()})
+    return within(trial.answer, wanted, {"out": np.zeros(wanted["out"].shape), "lse": trial.allowed["lse"]})
+
+
+def _one_unknown(case: Case) -> Case | None:
+    """A part whose out and lse are NaN in one row, as attention over a key of NaN leaves it."""
+    out, lse = case.arrays["out_b"].copy(), case.arrays["lse_b"].copy()
+    if not out.size:
+        return None
+    row = np.unravel_index(int(case.hash, 16) % lse.size, lse.shape)
+    out[row], lse[row] = np.nan, np.nan
+    return case.with_arrays(out_b=out, lse_b=lse)
+
+
+@law(prepare=_one_unknown, every=4)
+def a_part_of_nan_makes_its_row_nan(trial: Trial) -> Judgement:
+    """A row of NaN in a part, log-sum-exp too, is a row of NaN in the merge: NaN is not nothing. The other rows are what they were.
+
+    Allowed: 0 in that row, where the kind alone is compared, and the bound in the others.
+    """
+    return within(trial.answer, trial.wanted, trial.allowed)
 
 
 @law(every=2)
@@ -125,6 +170,7 @@ SOFTMAX_LAWS: tuple[Law, ...] = (
     equal_entries_share_exactly,
     one_finite_entry_takes_all,
     nothing_but_minus_infinity_is_empty,
+    a_nan_makes_its_row_nan,
     *_COMMON,
 )
 LOG_SUM_EXP_LAWS: tuple[Law, ...] = (
@@ -132,6 +178,7 @@ LOG_SUM_EXP_LAWS: tuple[Law, ...] = (
     agreement("lse"),
     one_finite_entry_takes_all,
     nothing_but_minus_infinity_is_empty,
+    a_nan_makes_its_row_nan,
     *_COMMON,
 )
 MERGE_LAWS: tuple[Law, ...] = (
@@ -139,6 +186,7 @@ MERGE_LAWS: tuple[Law, ...] = (
     agreement("out"),
     agreement("lse"),
     the_empty_part_is_neutral,
+    a_part_of_nan_makes_its_row_nan,
     the_order_of_parts_does_not_matter,
     three_parts_merge_in_any_order,
     *_COMMON,

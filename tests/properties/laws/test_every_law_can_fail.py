@@ -270,18 +270,21 @@ SOFTMAX: dict[str, tuple[dict[str, Any], Function]] = {
     "one_finite_entry_takes_all": ({}, changing("softmax", lambda r, given: {"p": np.nextafter(r["p"], r["p"].dtype.type(1))})),
     "nothing_but_minus_infinity_is_empty": ({}, changing("softmax", lambda r, given: {
         "p": np.where(np.isneginf(given["x"]), r["p"].dtype.type(np.nan), r["p"])})),
+    "a_nan_makes_its_row_nan": ({}, changing("softmax", lambda r, given: {"p": np.nan_to_num(r["p"])})),
 }  # fmt: skip
 
 LOG_SUM_EXP: dict[str, tuple[dict[str, Any], Function]] = {
     "lse_agrees_with_the_oracle": ({}, changing("log_sum_exp", off("lse", 1e-4))),
-    "one_finite_entry_takes_all": ({}, changing("log_sum_exp", lambda r, given: {"lse": np.nextafter(r["lse"], r["lse"].dtype.type(9))})),
+    "one_finite_entry_takes_all": ({}, changing("log_sum_exp", off("lse", 1e-4))),
     "nothing_but_minus_infinity_is_empty": ({}, changing("log_sum_exp", lambda r, given: {"lse": np.nan_to_num(r["lse"])})),
+    "a_nan_makes_its_row_nan": ({}, changing("log_sum_exp", lambda r, given: {"lse": np.fmax(r["lse"], -np.inf).astype(r["lse"].dtype)})),
 }  # fmt: skip
 
 MERGE: dict[str, tuple[dict[str, Any], Function]] = {
     "out_agrees_with_the_oracle": ({}, averaged),
     "lse_agrees_with_the_oracle": ({}, changing("merge_attention", off("lse", 1e-4))),
     "the_empty_part_is_neutral": ({}, averaged),
+    "a_part_of_nan_makes_its_row_nan": ({}, changing("merge_attention", lambda r, given: {**r, "out": np.nan_to_num(r["out"])})),
     "the_order_of_parts_does_not_matter": ({}, first_weighs_more),
     "three_parts_merge_in_any_order": ({}, first_weighs_more),
 }  # fmt: skip
