@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -35,7 +36,10 @@ def diagnose(trial: Trial) -> str:
     if _nan_came_through(trial):
         return ("NaN beyond kv_lengths came through, most often as 0 x NaN in P V: leave padded values out, or, if NaN there may spread, "
                 'declare conventions={"nonfinite_behind_mask": "spread"}')
-    for name, suspected in (*_options(trial), *_masks(trial), *_numbers(trial), *_tiles(trial)):
+    for name, changed in chain(_options(trial), _readings(trial)):
+        if agrees(trial, trial.operation.answer(changed, trial.conventions), _allowed(trial, changed)):
+            return name
+    for name, suspected in chain(_head_map(trial), _masks(trial), _numbers(trial), _tiles(trial)):
         if suspected is not None and agrees(trial, suspected, trial.allowed):
             return name
     return _places(trial) or _precision(trial)
@@ -57,31 +61,68 @@ def _nan_came_through(trial: Trial) -> bool:
     return held and any((np.isnan(got.astype(np.float64)) & ~np.isnan(trial.wanted[name])).any() for name, got in trial.answer.items())
 
 
+def _allowed(trial: Trial, changed: Case) -> Answer:
+    """What is allowed of the answer to another case: where nothing was to be seen, and so no error allowed, the bound of that case."""
+    if visible(trial.case).any(axis=-1).all():
+        return dict(trial.allowed)
+    other = trial.operation.bound(trial.arithmetic, changed, trial.conventions)
+    return {name: np.where(allowed == 0.0, other[name], allowed) for name, allowed in trial.allowed.items()}
+
+
 Suspicion = tuple[str, Answer | None]
+Otherwise = tuple[str, Case]
 
 
-def _options(trial: Trial) -> Iterator[Suspicion]:
-    """Arguments that were ignored, and the wrong alignment or head map."""
+def _options(trial: Trial) -> Iterator[Otherwise]:
+    """Arguments that were ignored, and the wrong alignment."""
     case, given = trial.case, trial.case.arguments()
-
-    def answer(changed: Case) -> Answer:
-        return trial.operation.answer(changed, trial.conventions)
-
     causal = case.options.get("causal")
     for other in ("top_left", "bottom_right"):
         if causal is not None and other != causal:
             told = f"causal: aligned {other.replace('_', ' ')} instead of {str(causal).replace('_', ' ')}"
-            yield told, answer(case.with_options(causal=other))
+            yield told, case.with_options(causal=other)
     if causal is not None:
-        yield "causal: ignored", answer(case.with_options(causal=None))
+        yield "causal: ignored", case.with_options(causal=None)
     if "kv_lengths" in given:
         full = np.full_like(case.arrays["kv_lengths"], case.arrays["k"].shape[2])
-        yield "kv_lengths: padding keys are taken in", answer(case.with_arrays(kv_lengths=full))
+        yield "kv_lengths: padding keys are taken in", case.with_arrays(kv_lengths=full)
     for name in ("window", "mask", "bias", "softcap", "sinks", "alibi_slopes"):
         if name in given:
-            yield f"{name}: ignored", answer(without(case, name))
+            yield f"{name}: ignored", without(case, name)
     if "dropout_mask" in given:
-        yield "dropout: ignored", answer(without(case, "dropout_mask", "dropout_p"))
+        yield "dropout: ignored", without(case, "dropout_mask", "dropout_p")
+    window = case.options.get("window")
+    if isinstance(window, tuple) and None not in window:
+        yield "window: its left side is ignored", case.with_options(window=(None, window[1]))
+        yield "window: its right side is ignored", case.with_options(window=(window[0], None))
+
+
+def _readings(trial: Trial) -> Iterator[Otherwise]:
+    """What each head or batch item has of its own, read of another: a stride left out, or that of the key/value heads taken."""
+    case = trial.case
+    B, Hq, _, _ = sizes(case)
+    group = Hq // max(case.arrays["k"].shape[1], 1)
+    for name in ("bias", "mask", "dropout_mask", "sinks", "alibi_slopes", "kv_lengths"):
+        array = case.arrays.get(name)
+        if array is None:
+            continue
+        heads = 0 if name in ("sinks", "alibi_slopes") else array.ndim - 3
+        if name != "kv_lengths" and heads >= 0 and array.shape[heads] == Hq > 1:
+            yield f"{name}: every head reads that of head 0", _reading(case, name, heads, np.zeros(Hq, np.int64))
+            if 1 < group < Hq:
+                yield f"{name}: query head h reads that of head h // (Hq / Hkv)", _reading(case, name, heads, np.arange(Hq) // group)
+        items = 0 if array.ndim == 4 or name == "kv_lengths" else None
+        if items is not None and array.shape[items] == B > 1:
+            yield f"{name}: every batch item reads that of item 0", _reading(case, name, items, np.zeros(B, np.int64))
+
+
+def _reading(case: Case, name: str, axis: int, places: Array) -> Case:
+    return case.with_arrays(**{name: np.take(case.arrays[name], places, axis=axis)})
+
+
+def _head_map(trial: Trial) -> Iterator[Suspicion]:
+    """The other order of the key/value heads."""
+    case = trial.case
     if case.arrays["k"].shape[1] not in (1, case.arrays["q"].shape[1]):
         other = "contiguous" if trial.conventions["head_map"] == "interleaved" else "interleaved"
         read = "h % Hkv" if other == "interleaved" else "h // (Hq / Hkv)"
@@ -153,6 +194,9 @@ def _numbers(trial: Trial) -> Iterator[Suspicion]:
     """The log-sum-exp in base 2; the scale missing, in another base, or off by a factor found by regression."""
     case = trial.case
     yield "lse in base 2 instead of e", {"out": trial.wanted["out"], "lse": trial.wanted["lse"] / np.log(2.0)}
+    if "dropout_mask" in case.arrays:
+        kept = 1.0 - float(case.options["dropout_p"])  # type: ignore[arg-type]
+        yield "dropout: P is not divided by 1 - dropout_p", {"out": kept * trial.wanted["out"], "lse": trial.wanted["lse"]}
     D = case.arrays["q"].shape[-1]
     given = case.options.get("scale")
     scale = float(given) if isinstance(given, float | int) else D**-0.5

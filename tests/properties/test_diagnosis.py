@@ -101,6 +101,8 @@ def last_rows(value: float) -> Function:
 
 
 LENGTHS = np.array([30, 80])
+KEPT = np.random.default_rng(5).uniform(size=(2, 4, 24, 80)) < 0.5
+BIAS = np.random.default_rng(6).standard_normal((2, 4, 24, 80)).astype(np.float32)
 FAULTS: dict[str, tuple[Function, Case, str]] = {
     "scale off by 0.1 %": (scaled_by(1.001), case(), "scale: off by a factor of 1.001"),
     "scale off by 3": (scaled_by(3.0), case(), "scale: off by a factor of 3"),
@@ -122,6 +124,19 @@ FAULTS: dict[str, tuple[Function, Case, str]] = {
     "causal ignored": (called_with(lambda a: {**a, "causal": None}), case(causal="bottom_right"), "causal: ignored"),
     "padding keys taken in": (without("kv_lengths"), case(kv_lengths=LENGTHS), "kv_lengths: padding keys are taken in"),
     "softcap ignored": (without("softcap"), case(softcap=2.0), "softcap: ignored"),
+    "a window without its left side": (
+        called_with(lambda a: {**a, "window": (None, 2)}), case(window=(0, 2)), "window: its left side is ignored"),
+    "dropout not made up for": (
+        answering(lambda out, lse: (0.5 * out, lse)), case(dropout_mask=KEPT, dropout_p=0.5), "dropout: P is not divided"),
+    "bias of head 0": (
+        called_with(lambda a: {**a, "bias": a["bias"][:, :1]}), case(bias=BIAS), "bias: every head reads that of head 0"),
+    "sinks of the key/value heads": (
+        called_with(lambda a: {**a, "sinks": a["sinks"][[0, 0, 1, 1]]}), case(sinks=BIAS[0, :, 0, 0]),
+        "sinks: query head h reads that of head h // (Hq / Hkv)"),
+    "mask of item 0": (
+        called_with(lambda a: {**a, "mask": a["mask"][:1]}), case(mask=KEPT), "mask: every batch item reads that of item 0"),
+    "mask ignored where it hides whole rows": (
+        without("mask"), case(mask=np.broadcast_to(np.arange(24)[:, None] % 3 > 0, (24, 80)).copy()), "mask: ignored"),
     "last rows are zeros": (last_rows(0.0), case(), "unwritten: rows 20 to 23, the last of 24, hold zeros"),
     "last rows are NaN": (last_rows(np.nan), case(), "unwritten: rows 20 to 23, the last of 24, hold NaN"),
 }  # fmt: skip
