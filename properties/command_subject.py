@@ -87,9 +87,9 @@ def to_file(arguments: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, s
     metadata: dict[str, str] = {}
     for name, value in arguments.items():
         if isinstance(value, np.ndarray):
-            tensors[name] = np.ascontiguousarray(value)
+            tensors[name] = np.asarray(value, order="C")                        # ascontiguousarray would add an axis to a scalar
         elif isinstance(value, list):
-            tensors |= {member: np.ascontiguousarray(array) for member, array in spread(name, value).items()}
+            tensors |= {member: np.asarray(array, order="C") for member, array in spread(name, value).items()}
         elif isinstance(value, Mapping):
             metadata |= {f"{name}.{field}": str(number) for field, number in value.items()}
         elif isinstance(value, tuple):

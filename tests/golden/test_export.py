@@ -92,6 +92,8 @@ def test_inputs_are_the_arguments_and_nothing_else(exported: Path, asked: list[Q
         assert metadata == {**strings, "operation": question.case.operation}
         assert {name: (array.dtype, array.tobytes()) for name, array in tensors.items()} == {
             name: (array.dtype, array.tobytes()) for name, array in wanted.items()}  # fmt: skip
+        arrays = {name: array for name, array in question.case.arrays.items() if name not in question.withheld}
+        assert {name: tensors[name].shape for name in arrays} == {name: array.shape for name, array in arrays.items()}
     assert len(functions) > 300
 
 

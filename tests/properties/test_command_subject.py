@@ -192,3 +192,8 @@ def test_arguments_are_tensors_and_words() -> None:
     assert metadata == {"causal": "none", "side": "left"}
     assert {name: (array.dtype.name, array.tolist()) for name, array in tensors.items()} == {
         "x": ("float64", [0.0, 1.0, 2.0]), "scale": ("float64", 0.1), "axis": ("int64", -1), "window": ("int64", [-1, 2])}  # fmt: skip
+
+
+def test_an_array_without_axes_stays_one() -> None:
+    tensors, _ = to_file({"targets": np.array(3), "grads": [np.array(0.5), np.ones((2, 3)).T]})
+    assert {name: array.shape for name, array in tensors.items()} == {"targets": (), "grads.0": (), "grads.1": (3, 2)}
