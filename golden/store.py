@@ -270,13 +270,15 @@ def case_of(entry: Entry, data: bytes) -> tuple[Case, dict[str, Limbs]]:
 
 
 def _check_limbs(file: str, name: str, value: Limbs) -> None:
-    """lo is no larger than half a unit in the last place of hi, and 0 beside inf; NaN is never expected."""
+    """lo is no larger than half a unit in the last place of hi, and 0 beside inf; NaN is never expected, and 0 has no sign."""
     finite = np.isfinite(value.hi)
     half = np.spacing(np.where(finite, np.abs(value.hi), 0.0)) / 2.0
     wrong = np.isnan(value.hi) | ~np.isfinite(value.lo) | (np.abs(value.lo) > np.where(finite, half, 0.0))
+    wrong |= ((value.hi == 0.0) & np.signbit(value.hi)) | ((value.lo == 0.0) & np.signbit(value.lo))
     if wrong.any():
         at = np.argwhere(wrong)[0].tolist()
-        raise GoldenFault("no rounded pair", file, f"{name}{at}: lo is more than half a unit of hi")
+        pair = f"{value.hi[tuple(at)]} and {value.lo[tuple(at)]}"
+        raise GoldenFault("no rounded pair", file, f"{name}{at} is {pair}; want lo within half a unit of hi, and 0 without a sign")
 
 
 def strangers(entries: list[Entry], folder: Path = DATA) -> list[str]:
