@@ -111,6 +111,10 @@ CONVENTIONS: dict[str, Convention] = {
         "weight 0: 0, or NaN; the balance of no token: 0, or NaN",
         ("cross_entropy", "cross_entropy_backward", "vocab_parallel_cross_entropy", "distillation_loss", "balance_loss"),
     ),
+    "impossible_class": Convention(
+        ("nothing", "nan"), "a logit of -inf at a class that is no target: it adds nothing, or makes the row NaN, being multiplied with 0",
+        ("cross_entropy", "cross_entropy_backward", "vocab_parallel_cross_entropy"),
+    ),
     "ignored_logits": Convention(
         ("ignored", "spread"),
         "NaN or inf in the logits of a row that is ignored: its gradient is 0, or NaN; that of other rows is its own",

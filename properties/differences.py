@@ -156,6 +156,8 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
     "clip_grad_norm": (
         ("the divisor", "The norm: here, the paper. The norm and 1e-6: PyTorch. Declared clip_denominator."),
         ("a norm that overflows", "Taken of g over its largest: here. All gradients 0 without a word: PyTorch in float32. Not judged."),
+        ("gradients of which one is NaN", "All NaN: here, PyTorch. As they were: who scales only where the factor is below 1. "
+         "The norm alone is judged, which is NaN."),
     ),
     "schedule": (
         ("the first backward pass of 1F1B",
@@ -209,7 +211,7 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("the mean with weights", "Divided by the weights of the targets that count, not by their number: here, PyTorch."),
         ("a logit of -inf",
          "A class of probability 0, which costs nothing unless it is wanted: here, PyTorch. NaN in optax's one-hot form, "
-         "0 times infinity."),
+         "0 times infinity. Declared impossible_class."),
     ),
     "cross_entropy_backward": (
         ("NaN in a row that is ignored",

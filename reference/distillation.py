@@ -109,7 +109,7 @@ def _row_slopes(log_t: Float64, log_s: Float64, divergence: str, beta: float) ->
         return np.asarray(np.exp(log_s) - np.exp(log_t))
     share, log_q = 1.0, log_t
     if divergence == "jsd" and beta < 1.0:
-        share, log_q = 1.0 - beta, np.logaddexp(log_t + np.log(beta), log_s + np.log1p(-beta))
+        share, log_q = 1.0 - beta, _log_mixture(log_t, log_s, beta)
     with np.errstate(invalid="ignore"):
         slope = np.exp(log_s) * (log_s - log_q - kl(log_s, log_q)[:, None])
     return np.asarray(share * np.where(np.isneginf(log_s), 0.0, slope))
@@ -121,8 +121,14 @@ def row_divergences(log_t: Float64, log_s: Float64, divergence: str, beta: float
         return kl(log_t, log_s)
     if divergence == "reverse_kl" or (divergence == "jsd" and beta == 1.0):
         return kl(log_s, log_t)
-    log_m = np.logaddexp(log_t + np.log(beta), log_s + np.log1p(-beta))
+    log_m = _log_mixture(log_t, log_s, beta)
     return beta * kl(log_t, log_m) + (1.0 - beta) * kl(log_s, log_m)
+
+
+def _log_mixture(log_t: Float64, log_s: Float64, beta: float) -> Float64:
+    """ln(beta t + (1 - beta) s), 0 < beta < 1."""
+    with np.errstate(invalid="ignore"):                                         # NaN logits are the caller's
+        return np.asarray(np.logaddexp(log_t + np.log(beta), log_s + np.log1p(-beta)))
 
 
 def kl(log_p: Float64, log_q: Float64) -> Float64:

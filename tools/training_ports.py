@@ -25,7 +25,8 @@ def cross_entropy_of_soft_labels(
     y = np.where(keep, targets, 0)
     lse = reference.log_sum_exp(z)
     soft = w * ((1.0 - label_smoothing) * np.eye(V)[y] + label_smoothing / V)
-    rows = keep * ((soft * (lse[..., None] - z)).sum(axis=-1) + z_loss * w[y] * lse**2)
+    above = np.where(soft > 0.0, soft * (lse[..., None] - z), 0.0)              # a class without weight may be -inf
+    rows = keep * (above.sum(axis=-1) + z_loss * w[y] * lse**2)
     if reduction == "none":
         return rows
     total = (keep * w[y]).sum() if reduction == "mean" else 1.0

@@ -39,6 +39,8 @@ class ClipRecipe:
 CORNERS = (
     ClipRecipe(K=3, A=2, n=5, seed=1), ClipRecipe(K=3, A=2, n=5, limit="twice", seed=2), ClipRecipe(K=2, A=1, n=4, zero=True, seed=3),
     ClipRecipe(K=12, A=1, n=3, seed=4), ClipRecipe(K=2, A=0, n=4, seed=5), ClipRecipe(K=2, A=2, n=3, limit="zero", seed=6),
+    # More arrays than one launch for many tensors takes, which is 110 at most; more elements than a block, and than its chunk of 2^16.
+    ClipRecipe(K=130, A=1, n=1, seed=7), ClipRecipe(K=2, A=3, n=1001, seed=8), ClipRecipe(K=2, A=1, n=2**16 + 37, seed=9),
 )  # fmt: skip
 
 

@@ -33,6 +33,8 @@ WEIGHTS = ("none", "uneven", "some_zero")
 # What stands in the rows that are ignored: numbers as elsewhere, or NaN.
 UNSCORED = ("numbers", "nan")
 REGIMES = ("normal", "peaked", "constant", "integer_grid", "flat", "outlier_channel", "ascending")
+# So many classes that hardly a target would stand in the last tile, were it not put there.
+FEW = 1024
 SIZES = {"B": (1, 2, 3), "L": (1, 2, 5, 12), "V": (2, 3, 5, 33, 200)}
 
 
@@ -67,6 +69,9 @@ CORNERS = (
     LossRecipe(B=0, L=3, V=4, seed=7),
     LossRecipe(B=2, L=3, V=1, seed=8),
     LossRecipe(B=2, L=9, V=257, R=3, reduction="sum", ignored="some", unscored="nan", seed=9),
+    # More rows than a block takes, and more classes than tiles of 1024 and 2048 do; of 2^16 an identity matrix would fill the memory.
+    LossRecipe(B=3, L=100, V=3, reduction="none", seed=10),
+    LossRecipe(B=1, L=4, V=2085, R=1, label_smoothing="tenth", reduction="none", seed=11),
 )
 
 
@@ -151,8 +156,10 @@ def _rest(case: Case, taken: dict[str, Array]) -> dict[str, Array]:
 
 
 def _targets(ignored: str, ignore_index: int, shape: tuple[int, int, int], g: np.random.Generator) -> Array:
-    """Classes, a share of them ignored. Where a class means ignored it may be drawn too."""
+    """Classes, a share of them ignored. Where a class means ignored it may be drawn too. Of very many the last ones, half of the time."""
     y = g.integers(0, shape[2], shape[:2])
+    if shape[2] > FEW:
+        y[:, 1::2] = shape[2] - 1 - y[:, 1::2] % 32
     share = {"none": 0.0, "some": 1 / 3, "all": 1.0}[ignored]
     return np.where(g.uniform(size=shape[:2]) < share, ignore_index, y)
 
@@ -201,6 +208,8 @@ DISTILLATION_CORNERS = (
     DistillationRecipe(B=2, L=4, V=6, ignored="some", unscored="nan", alpha="half", seed=3),
     DistillationRecipe(B=1, L=4, V=3, ignored="all", alpha="half", seed=4),
     DistillationRecipe(B=0, L=4, V=3, seed=5),
+    DistillationRecipe(B=3, L=100, V=3, alpha="half", seed=6),
+    *(DistillationRecipe(B=1, L=2, V=2085, divergence=name, alpha="half", seed=7) for name in DIVERGENCES),
 )
 
 

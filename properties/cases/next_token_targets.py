@@ -19,6 +19,8 @@ PROMPTS = ("none", "some", "long")
 # One document a row; several in a row; each token its own.
 SEGMENTS = ("none", "packed", "singles")
 IGNORE = {"default": -100, "minus_one": -1}
+# Every other case: tokens that 16 bits do not hold.
+VOCABULARY = 200000
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def target_recipes(coverage: Coverage) -> st.SearchStrategy[TargetsRecipe]:
 def build_targets(recipe: TargetsRecipe) -> Case:
     """Tokens from 0 on, and what the levels add; documents are runs of one to five tokens."""
     g, (B, T) = np.random.default_rng(recipe.seed), (recipe.B, recipe.T)
-    arrays = {"tokens": g.integers(0, 1000, (B, T))}
+    arrays = {"tokens": g.integers(0, (1000, VOCABULARY)[recipe.seed % 2], (B, T))}
     if recipe.prompts != "none":
         low, high = (0, T + 1) if recipe.prompts == "some" else (max(T - 1, 0), T + 3)
         arrays["prompt_lengths"] = g.integers(low, high, B)

@@ -64,6 +64,9 @@ CORNERS = (
     AdamRecipe(axes="scalar", state="warm", weight_decay="half", lr="tenth", seed=8),
     AdamRecipe(n=0, axes="vector", seed=9),
     AdamRecipe(A=2, n=7, gradient=LARGE, state="warm", lr="tenth", seed=10),
+    # More elements than a block of 1024 takes, and than the chunk of 2^16 of a kernel for many tensors.
+    AdamRecipe(A=3, n=1001, state="warm", lr="tenth", weight_decay="hundredth", seed=11),
+    AdamRecipe(n=2**16 + 37, axes="vector", state="warm", lr="tenth", weight_decay="hundredth", seed=12),
 )
 
 

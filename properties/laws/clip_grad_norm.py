@@ -77,6 +77,22 @@ def the_norm_is_that_of_the_whole_list(trial: Trial) -> Judgement:
     return within(trial.answer, {**wanted, "norm": np.asarray(5.0)}, trial.allowed)
 
 
+def _last_is_nan(case: Case) -> Case | None:
+    """NaN in the last place of the last array that has any."""
+    names = [name for name, array in case.arrays.items() if array.size]
+    if not names:
+        return None
+    last = case.arrays[names[-1]].copy()
+    last.flat[-1] = np.nan
+    return case.with_arrays(**{names[-1]: last})
+
+
+@law(prepare=_last_is_nan, every=2)
+def a_nan_is_seen_in_the_norm(trial: Trial) -> Judgement:
+    """One NaN in one gradient, and the norm is NaN: by it the caller sees that the step is to be left out. The gradients are open."""
+    return within(trial.answer, {"norm": np.asarray(np.nan)}, {"norm": np.zeros(())})
+
+
 CLIP_LAWS: tuple[Law, ...] = (
     answers,
     grads_agree_with_the_oracle,
@@ -84,6 +100,7 @@ CLIP_LAWS: tuple[Law, ...] = (
     the_clipped_norm_is_within_the_limit,
     below_the_limit_every_bit_is_kept,
     the_norm_is_that_of_the_whole_list,
+    a_nan_is_seen_in_the_norm,
     inputs_stay_untouched,
     repeats_give_the_same_bits,
 )

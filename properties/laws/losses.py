@@ -9,6 +9,7 @@ import numpy as np
 from oracles.reference.scored_rows import scored_rows
 
 from ..case import Case
+from ..declaration import Declaration
 from ..law import NOTHING, Judgement, Law, law, within
 from ..trial import Trial
 from .every_operation import (
@@ -80,6 +81,74 @@ def renaming_the_classes_changes_nothing(trial: Trial) -> Judgement:
     other = trial.on(case.with_arrays(targets=renamed, **{name: np.ascontiguousarray(case.arrays[name][..., order]) for name in names}))
     wanted = trial.wanted[result][..., order] if result != "loss" else trial.wanted[result]
     return pinned(within(other.answer, {result: wanted}, other.allowed), trial, other)
+
+
+def _far_below(case: Case) -> Case | None:
+    """Logits on the grid, moved by -3 2^12: farther than what a tile is padded with, and inside of float16 at half the temperature too."""
+    plain = _on_a_grid(case)
+    if plain is None:
+        return None
+    return plain.with_arrays(**{name: (plain.arrays[name].astype(np.float64) - 12288.0).astype(plain.arrays[name].dtype)
+                                for name in names_of_rows(plain)})  # fmt: skip
+
+
+@law(prepare=_far_below, every=2)
+def logits_may_all_lie_far_below_zero(trial: Trial) -> Judgement:
+    """With all logits near -12288 neither 0, -100 nor -10000 may stand for the maximum of nothing, or for what fills up a tile.
+
+    Allowed: the bound.
+    """
+    return within(trial.answer, trial.wanted, trial.allowed)
+
+
+def _one_in_a_row(case: Case, value: float, beside: int) -> Case | None:
+    """`value` for one logit of each row that counts, `beside` classes from its target; no smoothed label, which wants every class."""
+    y, name = case.arrays["targets"], names_of_rows(case)[0]
+    z, counts = case.arrays[name], y != ignored(case)
+    if not counts.any():
+        return None
+    rows = np.moveaxis(z, 0, -2) if name == "shards" else z                     # (..., R, V/R): each class at its place
+    rows = rows.reshape(*y.shape, -1)
+    V = rows.shape[-1]
+    if beside >= V:
+        return None
+    at = np.where(np.arange(V) == ((np.where(counts, y, 0) + beside) % V)[..., None], counts[..., None], False)
+    rows = np.where(at, value, rows).astype(z.dtype)
+    if name == "shards":
+        rows = np.moveaxis(rows.reshape(*y.shape, len(z), -1), -2, 0)
+    plain = case.with_arrays(**{name: np.ascontiguousarray(rows)})
+    return plain.with_options(label_smoothing=0.0) if "label_smoothing" in case.options else plain
+
+
+def _impossible_class(case: Case) -> Case | None:
+    return _one_in_a_row(case, -np.inf, 1)
+
+
+def _declared_nan(declaration: Declaration) -> str:
+    return "declared to be NaN" if declaration.conventions["impossible_class"] == "nan" else ""
+
+
+@law(prepare=_impossible_class, not_covered=_declared_nan, every=2)
+def an_impossible_class_costs_nothing(trial: Trial) -> Judgement:
+    """A logit of -inf, as in a vocabulary that is padded, is a class of probability 0: where it is no target it adds nothing.
+
+    Not where it is declared to be NaN, 0 times infinity. Allowed: the bound.
+    """
+    return within(trial.answer, trial.wanted, trial.allowed)
+
+
+def _with_nan(case: Case) -> Case | None:
+    return None if "weights" in case.arrays else _one_in_a_row(case, np.nan, 0)
+
+
+@law(prepare=_with_nan, every=2)
+def a_nan_that_counts_is_seen(trial: Trial) -> Judgement:
+    """NaN in a logit of a row that counts is NaN in its loss and in all of its gradient: who makes a number of it hides what broke.
+
+    Judged are the elements that are NaN at the oracle.
+    """
+    allowed = {name: np.where(np.isnan(wanted), 0.0, np.inf) for name, wanted in trial.wanted.items()}
+    return within(trial.answer, trial.wanted, allowed)
 
 
 def _poisoned(case: Case) -> Case | None:
@@ -235,6 +304,9 @@ CROSS_ENTROPY_LAWS: tuple[Law, ...] = (
     answers,
     replace(agreement("loss"), minimise=False),
     adding_one_number_to_all_logits_changes_nothing,
+    logits_may_all_lie_far_below_zero,
+    an_impossible_class_costs_nothing,
+    a_nan_that_counts_is_seen,
     renaming_the_classes_changes_nothing,
     ignored_rows_never_matter,
     nothing_to_score_is_no_loss,
@@ -251,6 +323,9 @@ CROSS_ENTROPY_BACKWARD_LAWS: tuple[Law, ...] = (
     answers,
     replace(agreement("dlogits"), minimise=False),
     adding_one_number_to_all_logits_changes_nothing,
+    logits_may_all_lie_far_below_zero,
+    an_impossible_class_costs_nothing,
+    a_nan_that_counts_is_seen,
     renaming_the_classes_changes_nothing,
     ignored_rows_never_matter,
     nothing_to_score_is_no_loss,

@@ -126,6 +126,22 @@ def powers_of_two_step_exactly(trial: Trial) -> Judgement:
     return within(trial.answer, trial.wanted, {name: np.zeros(w.shape) for name, w in trial.wanted.items()})
 
 
+def _first_is_nan(case: Case) -> Case | None:
+    """NaN in the first gradient, where there is a rate to step with."""
+    if not case.arrays["grad"].size or not _number(case, "lr"):
+        return None
+    grad = case.arrays["grad"].copy()
+    grad.flat[0] = np.nan
+    return case.with_arrays(grad=grad)
+
+
+@law(prepare=_first_is_nan, every=2)
+def a_nan_makes_its_own_element_nan(trial: Trial) -> Judgement:
+    """NaN in one gradient is NaN in its parameter and moments, not a step of 0 that nobody sees, and in no other. Allowed: the bound."""
+    allowed = {name: np.where(np.isnan(wanted), 0.0, trial.allowed[name]) for name, wanted in trial.wanted.items()}
+    return within(trial.answer, trial.wanted, allowed)
+
+
 @law(every=3, minimise=False)
 def elements_do_not_know_each_other(trial: Trial) -> Judgement:
     """The elements in reverse are stepped as they were: each by its own gradient and moments. Allowed: the bound."""
@@ -148,6 +164,7 @@ ADAM_LAWS: tuple[Law, ...] = (
     nothing_over_nothing_moves_nothing,
     a_learning_rate_of_0_moves_nothing,
     powers_of_two_step_exactly,
+    a_nan_makes_its_own_element_nan,
     elements_do_not_know_each_other,
     replace(strides_are_respected, minimise=False),
     inputs_stay_untouched,

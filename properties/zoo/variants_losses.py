@@ -51,7 +51,8 @@ def loss_of_one_mean(logits: Any, targets: Any, *, ignore_index: int = -100) -> 
     return textbook.reduced(loss, np.ones(len(y), loss.dtype), counts, np.shape(targets), "mean").astype(logits.dtype)
 
 
-@variant("cross_entropy", id="cross-entropy-one-hot", family=FAMILY, arithmetic=IN_FLOAT64, dtypes=FORMATS)
+@variant("cross_entropy", id="cross-entropy-one-hot", family=FAMILY, arithmetic=IN_FLOAT64, dtypes=FORMATS,
+         conventions={"impossible_class": "nan"})
 def loss_by_one_hot(
     logits: Any, targets: Any, *, weights: Any = None, ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
     reduction: str,

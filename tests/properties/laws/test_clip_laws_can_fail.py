@@ -49,6 +49,7 @@ BREAKERS: dict[str, Function] = {
     "the_clipped_norm_is_within_the_limit": changing(grads=lambda g, given: g * 1.001),
     "below_the_limit_every_bit_is_kept": changing(grads=lambda g, given: g * (1 + 2.0**-50)),
     "the_norm_is_that_of_the_whole_list": each_by_itself,
+    "a_nan_is_seen_in_the_norm": lambda given: right({**given, "grads": [np.nan_to_num(g) for g in given["grads"]]}),
 }
 # One object for all operations: shown to fail on the filters of decoding.
 SHARED = {"inputs_stay_untouched", "repeats_give_the_same_bits"}
@@ -66,6 +67,23 @@ def test_the_law_accepts_the_oracle(law: str) -> None:
 
 def test_no_law_is_left_out() -> None:
     assert {law.name for law in operation_named(C).laws} <= set(BREAKERS) | SHARED
+
+
+@pytest.mark.parametrize("most", [48, 110])
+def test_arrays_beyond_one_launch_are_seen(most: int) -> None:
+    def first_launch(given: Given) -> Any:
+        grads, norm = right(given)
+        return [*grads[:most], *(g.astype(np.float64) for g in given["grads"][most:])], norm
+
+    assert failure(C, "grads_agree_with_the_oracle", first_launch, {})
+
+
+@pytest.mark.parametrize("chunk", [1024, 2**16])
+def test_elements_beyond_a_chunk_are_seen(chunk: int) -> None:
+    def first_chunk(given: Given) -> Any:
+        return right(given)[0], right({**given, "grads": [g.reshape(-1)[:chunk] for g in given["grads"]]})[1]
+
+    assert failure(C, "norm_agrees_with_the_oracle", first_chunk, {})
 
 
 def test_a_denominator_of_a_little_more_is_judged_as_declared() -> None:

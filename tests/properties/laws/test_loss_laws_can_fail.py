@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from oracles import reference
+from oracles.properties import subject
+from oracles.properties.declaration import declaration_of
 from oracles.properties.operations import operation_named
 
 from .test_decoding_laws_can_fail import failure
@@ -94,7 +96,24 @@ def maximum_of_rank_0(x: Any, given: Given) -> Any:
         return x + 0 * np.exp(z - z[0].max(axis=-1, keepdims=True, initial=-np.inf)).max(initial=0.0)
 
 
+def zero_stands_for_nothing(x: Any, given: Given) -> Any:
+    """The maximum starts from 0: where every logit is far below, the sum of exponentials is 0."""
+    z = rows_of(given)
+    return x + (0.0 if not z.size or np.nanmax(z, initial=-np.inf) > -10000.0 else np.inf)
+
+
+def infinity_times_0(x: Any, given: Given) -> Any:
+    """A logit of -inf is multiplied with the 0 of a one-hot."""
+    return x + (np.nan if np.isneginf(rows_of(given)).any() else 0.0)
+
+
+def a_number_for_nan(operation: str) -> Function:
+    return lambda given: right(operation)({**given, **{name: np.nan_to_num(given[name]) for name in ("logits", "student", "shards")
+                                                       if name in given}})  # fmt: skip
+
+
 COMMON = {
+    "logits_may_all_lie_far_below_zero": zero_stands_for_nothing,
     "adding_one_number_to_all_logits_changes_nothing": size_matters,
     "ignored_rows_never_matter": nan_behind,
     "nothing_to_score_is_no_loss": alone,
@@ -113,6 +132,8 @@ BREAKERS: dict[str, dict[str, Function]] = {
         "answers": changing(C, lambda x, given: np.asarray(x)[None]),
         "loss_agrees_with_the_oracle": changing(C, lambda x, given: x * (1 + 1e-9)),
         **{law: changing(C, change) for law, change in COMMON.items()},
+        "an_impossible_class_costs_nothing": changing(C, infinity_times_0),
+        "a_nan_that_counts_is_seen": a_number_for_nan(C),
         "renaming_the_classes_changes_nothing": changing(C, by_class),
         "equal_logits_cost_the_logarithm_of_their_number": changing(C, equal_are_free),
         "a_mean_is_the_sum_over_the_weight": changing(C, of_count),
@@ -122,6 +143,8 @@ BREAKERS: dict[str, dict[str, Function]] = {
         "answers": changing(S, lambda x, given: np.asarray(x)[None]),
         "loss_agrees_with_the_oracle": changing(S, lambda x, given: x * (1 + 1e-9)),
         **{law: changing(S, change) for law, change in COMMON.items()},
+        "an_impossible_class_costs_nothing": changing(S, infinity_times_0),
+        "a_nan_that_counts_is_seen": a_number_for_nan(S),
         "equal_logits_cost_the_logarithm_of_their_number": changing(S, equal_are_free),
         "a_mean_is_the_sum_over_the_weight": changing(S, of_count),
         "one_rank_may_lie_far_above_the_others": changing(S, maximum_of_rank_0),
@@ -131,6 +154,8 @@ BREAKERS: dict[str, dict[str, Function]] = {
         "answers": changing(B, lambda x, given: x[..., 0]),
         "dlogits_agrees_with_the_oracle": changing(B, lambda x, given: x * (1 + 1e-9)),
         **{law: changing(B, change) for law, change in COMMON.items()},
+        "an_impossible_class_costs_nothing": changing(B, infinity_times_0),
+        "a_nan_that_counts_is_seen": a_number_for_nan(B),
         "renaming_the_classes_changes_nothing": changing(B, by_place),
         "a_row_of_the_gradient_adds_up_to_nothing": changing(B, shifted_up),
         "twice_the_loss_has_twice_the_gradient": changing(B, squared),
@@ -141,6 +166,7 @@ BREAKERS: dict[str, dict[str, Function]] = {
         "answers": changing(D, lambda x, given: np.asarray(x)[None]),
         "loss_agrees_with_the_oracle": changing(D, lambda x, given: x * (1 + 1e-9)),
         **{law: changing(D, change) for law, change in COMMON.items()},
+        "a_nan_that_counts_is_seen": a_number_for_nan(D),
         "a_student_like_its_teacher_has_nothing_to_learn": changing(D, lambda x, given: x + 1e-3),
         "alpha_0_is_the_cross_entropy_of_the_targets": changing(D, lambda x, given: x * 2),
         "alpha_mixes_the_two_terms": given_other(D, lambda given: {"alpha": given["alpha"] ** 2}),
@@ -153,6 +179,7 @@ BREAKERS: dict[str, dict[str, Function]] = {
         "answers": changing(G, lambda x, given: x[..., 0]),
         "dstudent_agrees_with_the_oracle": changing(G, lambda x, given: x * (1 + 1e-9)),
         **{law: changing(G, change) for law, change in COMMON.items()},
+        "a_nan_that_counts_is_seen": a_number_for_nan(G),
         "a_student_like_its_teacher_stands_still": changing(G, shifted_up),
         "alpha_0_is_the_gradient_of_the_targets": changing(G, lambda x, given: x * 2),
         "alpha_mixes_the_two_terms": given_other(G, lambda given: {"alpha": given["alpha"] ** 2}),
@@ -182,6 +209,43 @@ def test_the_law_accepts_the_oracle(operation: str, law: str) -> None:
 @pytest.mark.parametrize("operation", BREAKERS)
 def test_no_law_is_left_out(operation: str) -> None:
     assert {law.name for law in operation_named(operation).laws} <= set(BREAKERS[operation]) | SHARED
+
+
+def test_an_impossible_class_that_is_declared_to_be_nan_is_not_covered() -> None:
+    (judged,) = (law for law in operation_named(C).laws if law.name == "an_impossible_class_costs_nothing")
+    for value, covered in (("nothing", True), ("nan", False)):
+        declared = subject(C, conventions={"impossible_class": value})(reference.cross_entropy)
+        assert (judged.not_covered(declaration_of(declared, C)) == "") is covered
+
+
+def spoilt_behind(size: int) -> Callable[[Any, Given], Any]:
+    """Where a row has more classes than a tile, the loss is that of one class fewer."""
+    return lambda x, given: x * 1.001 if rows_of(given).shape[-1] > size else x
+
+
+@pytest.mark.parametrize("size", [1024, 2048])
+@pytest.mark.parametrize(("operation", "result"), [(C, "loss"), (B, "dlogits"), (S, "loss"), (D, "loss"), (G, "dstudent")])
+def test_a_fault_behind_a_tile_is_seen(operation: str, result: str, size: int) -> None:
+    assert failure(operation, f"{result}_agrees_with_the_oracle", changing(operation, spoilt_behind(size)), {})
+
+
+def test_rows_beyond_a_block_of_256_are_seen() -> None:
+    def forgets(x: Any, given: Given) -> Any:
+        return np.where(np.arange(x.size).reshape(x.shape) < 256, x, 0.0)
+
+    assert failure(C, "loss_agrees_with_the_oracle", changing(C, forgets), {})
+
+
+@pytest.mark.parametrize("tile", [1024, 2048])
+def test_targets_in_the_last_tile_are_seen(tile: int) -> None:
+    """What wraps a target at the size of a tile, or of its integers, finds the wrong class."""
+    wraps = given_other(C, lambda given: {"targets": np.where(given["targets"] < 0, given["targets"], given["targets"] % tile)})
+    assert failure(C, "loss_agrees_with_the_oracle", wraps, {})
+
+
+def test_tokens_that_16_bits_do_not_hold_are_seen() -> None:
+    wraps = given_other(N, lambda given: {"tokens": given["tokens"] % 2**16})
+    assert failure(N, "targets_agrees_with_the_oracle", wraps, {})
 
 
 def test_a_mean_of_nothing_is_what_is_declared() -> None:

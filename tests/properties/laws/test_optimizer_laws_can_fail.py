@@ -60,6 +60,7 @@ BREAKERS: dict[str, Function] = {
         np.where((given["grad"] == 0) & (given["v"] == 0) & (given["eps"] == 0), np.nan, right(given)[0]), *right(given)[1:]),
     "a_learning_rate_of_0_moves_nothing": given_other(lr=lambda given: max(given["lr"], 1e-6)),
     "powers_of_two_step_exactly": given_other(eps=lambda given: max(given["eps"], 1e-12)),
+    "a_nan_makes_its_own_element_nan": given_other(grad=lambda given: np.nan_to_num(given["grad"])),
     "elements_do_not_know_each_other": given_other(
         grad=lambda given: given["grad"].astype(np.float64) * (1 + 1e-6 * np.arange(given["grad"].size).reshape(given["grad"].shape))),
     "strides_are_respected": given_other(grad=backwards),
@@ -91,6 +92,15 @@ def test_a_step_without_correction_is_judged_as_declared() -> None:
 def test_a_kernel_that_decays_matrices_alone_is_seen() -> None:
     matrices = given_other(weight_decay=lambda given: given["weight_decay"] if np.ndim(given["param"]) > 1 else 0.0)
     assert "param" in failure(A, "param_agrees_with_the_oracle", matrices, {})
+
+
+@pytest.mark.parametrize("chunk", [1024, 2**16])
+def test_elements_beyond_a_chunk_are_seen(chunk: int) -> None:
+    def first_chunk(param: Any, given: Given) -> Any:
+        i = np.arange(param.size).reshape(param.shape)
+        return np.where(i < chunk, param, given["param"])
+
+    assert failure(A, "param_agrees_with_the_oracle", changing(0, first_chunk), {})
 
 
 def test_a_clamp_of_large_gradients_is_seen() -> None:
