@@ -95,7 +95,7 @@ def _by_block(x: Int64, q: Float64, p: Float64, u: Float64, sample_u: float) -> 
     weights = residual(p[0], q[0]) if n else p[0]                               # what is drawn from where nothing is accepted
     for j in range(1, n + 1):
         ratio = w * p[j - 1, x[j - 1]]
-        w = 1.0 if ratio >= q[j - 1, x[j - 1]] else float(ratio / q[j - 1, x[j - 1]])
+        w = 1.0 if ratio >= q[j - 1, x[j - 1]] and ratio > 0.0 else float(ratio / (q[j - 1, x[j - 1]] or 1.0))   # p = q = 0: rejected
         if j == n:
             accepted, left = u[j - 1] < w, p[n]
         else:
