@@ -188,8 +188,10 @@ def _smallest(run: Run, law: Law, failure: Failure, seconds: float) -> tuple[Cas
     def simpler(recipe: Any) -> Iterator[Any]:
         return (run.source.covered(r, run.coverage) for r in run.source.simpler(recipe))
 
+    drawn = run.subject.declaration.conventions.get("uniforms") == "own"        # other draws in each run are then no remark
     if not fails(failure.recipe):
-        return failure.case, failure.judgement, " (once: the same input did not fail again, so the subject is not deterministic)"
+        once = " (once: the same input did not fail again, so the subject is not deterministic)"
+        return failure.case, failure.judgement, "" if drawn else once
     recipe, _ = shrink(failure.recipe, simpler, fails, seconds=0.7 * seconds, reseed=6)
     case = run.prepared(law, recipe)
     if case is None:
@@ -197,7 +199,9 @@ def _smallest(run: Run, law: Law, failure: Failure, seconds: float) -> tuple[Cas
     if law.minimise:
         case = minimise_values(case, fails_on, seconds=0.3 * seconds, complete=run.source.complete)
     judgement = law.judge(Trial(run.operation, run.subject, case))
-    return (case, judgement, "") if judgement.failed else (failure.case, failure.judgement, " (only now and then: not deterministic)")
+    if judgement.failed:
+        return case, judgement, ""
+    return failure.case, failure.judgement, "" if drawn else " (only now and then: not deterministic)"
 
 
 def _not_covered(run: Run) -> tuple[str, ...]:

@@ -25,11 +25,13 @@ Array = NDArray[Any]
 GRID = 2**24                                                                    # uniforms are multiples of 1 / GRID, as in float32
 
 # A softmax; multiples of 1/16 of sum 1; the same with half of them 0; one token alone; weights whose sum is anything; many tiny ones
-# behind a large one; rows whose law is computed or tested (V from 2 to 5); a tail of tokens less likely than what the
-# format's own uniforms tell apart, for generators of the subject's own.
-WEIGHTS = ("softmax", "sixteenths", "zeros", "one_hot", "any_sum", "long_tail", "law", "tail")
+# behind a large one; rows whose law is computed or tested (V from 2 to 5); the same of weights that sum to `LITTLE`; a tail of tokens
+# less likely than what the format's own uniforms tell apart, for generators of the subject's own.
+WEIGHTS = ("softmax", "sixteenths", "zeros", "one_hot", "any_sum", "long_tail", "law", "little_law", "tail")
+LITTLE = 2.0**-50                                                               # less than any number added against a division by 0
 UNIFORMS = ("anywhere", "edges", "ends")
 # Formats in which a generator that draws in them has few numbers, and how fine their uniforms are: a tail shows it in few draws.
+WIDE = ("float32", "float64")
 COARSE = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
@@ -56,12 +58,13 @@ CORNERS = (
     SampleRecipe(B=0, V=4, seed=6),
     *(SampleRecipe(B=4, V=V, weights="law", seed=7 + V) for V in (2, 3, 4, 5, 3, 4)),
     *(SampleRecipe(B=6, V=V, weights="law", seed=20 + V) for V in (2, 3, 4)),
+    *(SampleRecipe(B=4, V=V, weights="little_law", seed=40 + V) for V in (3, 5)),
 )
 
 
 def covered_sample(recipe: SampleRecipe, coverage: Coverage) -> SampleRecipe:
     """As `with_coverage`; a law is of single or double precision where the subject takes one of them, a tail of 16 bits or none."""
-    wanted = {"law": ("float32", "float64"), "tail": tuple(COARSE)}.get(recipe.weights, ())
+    wanted = {"law": WIDE, "little_law": WIDE, "tail": tuple(COARSE)}.get(recipe.weights, ())
     taken = [name for name in wanted if name in coverage.dtypes]
     if recipe.weights == "tail" and not taken:
         recipe = replace(recipe, weights="long_tail")
@@ -112,7 +115,7 @@ def build_sample(recipe: SampleRecipe) -> Case:
     drawn = in_format(p, FloatFormat(recipe.dtype))
     drawn[(drawn == 0).all(axis=-1)] = 1                                        # a format may have lost the last of a row
     u = _uniforms(recipe.uniforms, drawn.astype(np.float64), g).astype(wide)
-    notes = {"law": True} if recipe.weights == "law" else {}
+    notes = {"law": True} if recipe.weights in ("law", "little_law") else {}
     return Case("sample", {"probabilities": rows_laid_out(drawn, recipe.strides), "u": u}, {}, origin=str(recipe), notes=notes)
 
 
@@ -125,8 +128,8 @@ def _tail(dtype: str) -> Array:
 def _weights(level: str, V: int, g: np.random.Generator) -> Array:
     if level in ("sixteenths", "zeros"):
         return sixteenths(V, g, zeros=level == "zeros")
-    if level == "law":
-        return sixteenths(V, g, zeros=bool(g.integers(0, 4) == 0))
+    if level in ("law", "little_law"):
+        return sixteenths(V, g, zeros=bool(g.integers(0, 4) == 0)) * (LITTLE if level == "little_law" else 1.0)
     if level == "one_hot":
         return np.asarray(np.arange(V) == g.integers(0, V), dtype=np.float64)
     if level == "any_sum":

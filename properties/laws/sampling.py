@@ -28,6 +28,7 @@ from .every_operation import (
 from .subject_laws import (
     Int64,
     NoAnswerError,
+    draws_anew,
     exactly,
     follows_the_contract,
     integers,
@@ -37,7 +38,7 @@ from .subject_laws import (
 )
 
 GRID = subject_law.GRID
-DRAWS, TAIL_DRAWS, TAIL_ROWS = 2**15, 2**13, 2**10
+DRAWS, TAIL_DRAWS, TAIL_ROWS, COINS = 2**15, 2**13, 2**10, 2**7
 
 
 def _alone(case: Case) -> Case | None:
@@ -216,6 +217,30 @@ def a_tail_of_unlikely_tokens_keeps_its_mass(trial: Trial) -> Judgement:
         return NOTHING
 
 
+def _coins(case: Case) -> Case | None:
+    """Rows of fair coins, where the law of a case is computed."""
+    if not case.notes.get("law"):
+        return None
+    p, u = case.arrays["probabilities"], case.arrays["u"]
+    coin = np.where(np.arange(p.shape[-1]) < 2, 0.5, 0.0).astype(p.dtype)
+    rows = {"probabilities": np.tile(coin, (COINS, 1)), "u": np.arange(COINS, dtype=u.dtype) / COINS}
+    return replace(case, arrays=rows, notes={})
+
+
+@law(prepare=_coins, not_covered=needs_a_generator)
+def a_second_call_draws_anew(trial: Trial) -> Judgement:
+    """For a subject with a generator of its own: a second call does not draw the numbers of the first, in the same rows or others.
+
+    Fair coins in 128 rows; false alarms 2^-63. Each call alone has the law of the weights even where a captured graph replays its seed
+    (NVIDIA/Megatron-LM#5697) or the generator moves on by less than a call used.
+    """
+    try:
+        first, second = (integers(trial, trial.case, {"token": (COINS,)})["token"] for _ in range(2))
+    except NoAnswerError:
+        return NOTHING
+    return draws_anew(first, second, "token")
+
+
 _COMMON: tuple[Law, ...] = (replace(strides_are_respected, minimise=False), inputs_stay_untouched, buffers_are_fully_written,
                             repeats_give_the_same_bits)
 
@@ -235,6 +260,7 @@ SAMPLE_LAWS: tuple[Law, ...] = (
     the_law_of_tokens_is_that_of_the_weights,
     draws_pass_the_test_of_their_law,
     a_tail_of_unlikely_tokens_keeps_its_mass,
+    a_second_call_draws_anew,
     each_row_stands_alone,
     *_COMMON,
 )

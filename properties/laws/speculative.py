@@ -40,6 +40,7 @@ from .subject_laws import (
     needs_uniforms,
     sequentially,
 )
+from .verified_rows import a_second_call_draws_anew, accepted_tokens_are_the_drafts
 
 GRID = subject_law.GRID
 DRAWS = 2**15
@@ -370,6 +371,7 @@ VERIFY_LAWS: tuple[Law, ...] = (
     replace(agreement("tokens"), minimise=False, not_covered=follows_the_contract),
     replace(agreement("n_accepted"), minimise=False, not_covered=follows_the_contract),
     every_decision_is_right,
+    accepted_tokens_are_the_drafts,
     what_stands_behind_a_draft_never_matters,
     each_row_stands_alone,
     equal_models_accept_every_draft,
@@ -379,6 +381,7 @@ VERIFY_LAWS: tuple[Law, ...] = (
     the_law_of_tokens_is_the_targets,
     the_law_of_their_number_is_the_rules,
     emissions_pass_the_test_of_their_law,
+    a_second_call_draws_anew,
     replace(strides_are_respected, minimise=False),
     inputs_stay_untouched,
     buffers_are_fully_written,

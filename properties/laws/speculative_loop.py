@@ -321,7 +321,7 @@ def _tested(trial: Trial) -> Judgement:
         return Counter(_answered(trial, g.integers(0, GRID, (n, N, 2 * k + 1)) / GRID))
 
     try:
-        return sequentially(law_of_all, draw, DRAWS, f"tokens and numbers accepted (V = {V}, k = {k}, N = {N})", Evidence())
+        return sequentially(law_of_all, draw, DRAWS, f"law of tokens and numbers accepted (V = {V}, k = {k}, N = {N})", Evidence())
     except NoAnswerError:
         return NOTHING
 

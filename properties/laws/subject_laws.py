@@ -76,11 +76,26 @@ def sequentially(law: Mapping[Hashable, Fraction | float], draw: Draw, most: int
             test.add(draw(n - test.total))
         if test.rejected:
             seen = f"the impossible {test.impossible}" if test.impossible is not None else f"evidence e^{test.log_evidence:.1f}"
-            reason = f"the law of {what}: {seen} against it after {test.total} draws (false alarms: {ALPHA:g})"
+            reason = f"the {what}: {seen} against it after {test.total} draws (false alarms: {ALPHA:g})"
             return Judgement(test.total, worst_ratio=math.inf, worst_at=what, failed=True, reason=reason, evidence=evidence)
     ratio = max(0.0, test.log_evidence) / -math.log(ALPHA)
     found = f"{what}: no distance of {test.smallest_distance():.2g} or more in {test.total} draws"
     return Judgement(test.total, worst_ratio=ratio, worst_at=found, evidence=evidence)
+
+
+def draws_anew(first: Array, second: Array, what: str) -> Judgement:
+    """The judgement that two calls share no numbers: fair coins that one of them drew are those of the other, at no distance in the batch.
+
+    A coincidence of n - s coins at a distance s has a probability of 2^(s - n): both directions, all s below n / 2, make 2^(1 - n / 2).
+    """
+    n = len(first)
+    for s in range(n // 2):
+        for a, b in ((first, second), (second, first)):
+            if np.array_equal(a[s:], b[: n - s]):
+                where = "in the same rows" if s == 0 else f"{s} rows away"
+                reason = f"{what}: a second call drew the {n - s} numbers of the first again, {where}: by chance once in 2^{n - s} calls"
+                return Judgement(n, worst_ratio=math.inf, worst_at=what, failed=True, reason=reason)
+    return Judgement(n)
 
 
 def counted(rows: Int64) -> Counter[Hashable]:

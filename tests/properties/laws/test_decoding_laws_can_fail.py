@@ -168,10 +168,15 @@ def own(change: Callable[[Any], Any]) -> Function:
     return draw
 
 
-def own_verification(given: dict[str, Any]) -> Any:
-    g = np.random.default_rng()
+def own_verification(given: dict[str, Any], *, seed: int | None = None, lean: float = 0.9) -> Any:
+    g = np.random.default_rng(seed)
     u, last = g.uniform(size=given["accept_u"].shape), g.uniform(size=given["sample_u"].shape)
-    return verify(**{**given, "accept_u": u * 0.9, "sample_u": last})
+    return verify(**{**given, "accept_u": u * lean, "sample_u": last})
+
+
+def replayed(given: dict[str, Any]) -> Any:
+    """The numbers of a generator that starts anew with every call: each call alone has the right law."""
+    return reference.sample(given["probabilities"], np.random.default_rng(0).uniform(size=len(given["probabilities"])))
 
 
 def buffers(operation: str, name: str) -> Function:
@@ -297,6 +302,7 @@ BREAKERS: dict[str, dict[str, tuple[dict[str, Any], Function]]] = {
             "probabilities": np.asarray(given["probabilities"], np.float64) ** 1.00001})),
         "draws_pass_the_test_of_their_law": (OWN, own(lambda p: np.sqrt(p))),
         "a_tail_of_unlikely_tokens_keeps_its_mass": ({**OWN, "dtypes": ["float16"]}, own(lambda p: np.where(p < 2.0**-11, 0.0, p))),
+        "a_second_call_draws_anew": (OWN, replayed),
         "each_row_stands_alone": ({}, given_other(S, first_row_of("u"))),
     },
     V: {
@@ -314,6 +320,8 @@ BREAKERS: dict[str, dict[str, tuple[dict[str, Any], Function]]] = {
         "the_law_of_tokens_is_the_targets": ({}, swapped_residual),
         "the_law_of_their_number_is_the_rules": ({}, verified(without_bonus)),
         "emissions_pass_the_test_of_their_law": (OWN, own_verification),
+        "accepted_tokens_are_the_drafts": (OWN, verified(lambda tokens, n, given: (tokens, n + 1))),
+        "a_second_call_draws_anew": (OWN, lambda given: own_verification(given, seed=7, lean=1.0)),
     },
     T: {
         "answers": ({}, changing(T, lambda where, given: where[:0])),
