@@ -31,6 +31,9 @@ def compile_regex(pattern: str, vocabulary: Sequence[str], *, eos: int, dead_end
     >>> automaton.token_mask(automaton.advance(automaton.start, 0))
     array([ True,  True,  True, False,  True])
 
+    Patterns: literals; `.`, all but the line feed; classes; \\d \\w \\s of ASCII, \\D \\W \\S all else; | * + ? {m,n}, lazy or not;
+    groups; ^ $ at the ends. The rest, of which \\b, backreferences and looking around, is refused by name.
+
     Exact: no rounding. Raises TypeError or ValueError for a vocabulary of other things than texts (of characters: no surrogates),
     an eos outside it, a pattern that `parse_pattern` refuses, one that no sequence of tokens completes, and one with more than
     `MAX_STATES` states.

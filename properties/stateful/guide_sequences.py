@@ -51,6 +51,13 @@ NUMBERS = new(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?", "-", "0", "1", "00", "10", ".", "
 QUOTED = new(r'"([^"\\]|\\["\\n])*"', '"', "a", "\\", 'a"', '\\"', 'n"', '""', "\\\\", '"\\n')
 TWICE = new("(a|b)c", "a", "b", "c", "a", "c", "ac")                             # two tokens of one text, twice
 CLASSES = new(r"\w+\s\d{2}|\D", "a", "_", " ", "1", "12", "a ", "\t1", "!")
+SPACES = new(r"\s{2,}-", " ", "\t", "\n", "\r", "\v", "\f", "-", "\b", "\r\n")
+FEEDS = new(r"\D\W[^a][1_a]{2,}", "a", "1", "\n", "_", "\n\n", "a1")
+ANGLES = new("<[bi]+>|<\\|end\\|>", "<b>", "<", "b", ">", "<|end|>", "</b>")
+# As many tokens as several words of a bit mask hold, and not a whole number of words; allowed are those at odd places and some others.
+MANY = tuple(chr(0x4E00 + i) for i in range(299))
+WIDE = new(f"[{''.join(MANY[1::2])}{MANY[32]}{MANY[64]}{MANY[256]}]+", *MANY)
+LONG = new("(ab){10,20}c", "a", "b", "c", "ab" * 10, "ab" * 20, "ab" * 21)
 LOOKS_AHEAD = new("ab|c", "a", "c")                                             # a can never be completed
 
 DESIGNED: dict[str, Sequence] = {
@@ -95,6 +102,14 @@ DESIGNED: dict[str, Sequence] = {
     "strings with escapes": walk(QUOTED, '"', "\\", 'n"', END, (0, '"'), '\\"', "\\\\", 'a"'),
     "two tokens of one text": walk(TWICE, 3, 4, END, (0, "a"), 2),
     "classes": walk(CLASSES, "_", "a ", "12", (0, "!"), END, (0, "a"), "\t1", "1"),
+    "every kind of space": walk(SPACES, " ", "\v", "\f", "\t", "\r\n", "\n", "\r", "-", END),
+    "a space that is none": walk(SPACES, "\b"),
+    "classes of all but something take the line feed": walk(FEEDS, "\n", "\n\n", "1", "_", "a1", END, (4, "\n")),
+    "tokens that look like tags": walk(ANGLES, "<b>", END, (0, "<|end|>"), END, (0, "<"), "b", "b", ">", (0, "</b>")),
+    "a vocabulary of many words of a bit mask": walk(WIDE, MANY[31], MANY[32], MANY[63], MANY[64], MANY[255], MANY[256], MANY[297], END),
+    "the last token of many": walk(WIDE, MANY[298]),
+    "a long text": walk(LONG, *"ab" * 20, "c", END),
+    "a long token": walk(LONG, "ab" * 20, "c", END, (0, "ab" * 10), "c", (0, "ab" * 21)),
     "one letter is nearly everything": walk(new(".*b", *ABC, "\n"), "ca", "b", "abc", "b", END, (1, "\n")),
     "an unambiguous end": walk(new("abc", *ABC), "ab", "c", END),
     "eos is the first token": walk(Call(NEW, ("[ab]*", (END, "a", "b"), 0)), "a", "b", END, END),
