@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..stateful.guide_sequences import BOUNDED, DIGITS, FREE, HUGE, STARS, draft, walk
+from ..stateful.guide_sequences import BOUNDED, DIGITS, FREE, HUGE, STARS, WIDE, draft, walk
 from .specimen import mutant
 from .textbook_guide import DONE, EMPTY, Array, Guide, nullable
 
@@ -94,3 +94,15 @@ class StandsStill(Guide):
     def after(self, state: Any, token: int) -> Any:
         moved = super().after(state, token)
         return state if nullable(state) and self.can_end(moved) and token != self.eos else moved
+
+
+@mutant("token_mask", id="bitmask-narrower-than-the-vocabulary", family=FAMILY, source="https://github.com/mlc-ai/xgrammar/pull/694",
+        trigger=lambda: walk(WIDE))
+class Unmasked(Guide):
+    """The mask has only the whole words of 32 bits that the vocabulary fills: tokens behind them are left as they were, allowed."""
+
+    def token_mask(self, state: Any) -> Array:
+        mask = np.array(super().token_mask(state))
+        words = len(mask) // 32
+        mask[32 * words :] |= words > 0
+        return mask

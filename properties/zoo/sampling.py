@@ -234,3 +234,14 @@ def race_in_the_format_of_the_weights(probabilities: Any, u: Any) -> Array:
     uniforms = np.maximum(np.floor(np.random.default_rng().uniform(size=p.shape) / step), 1.0) * step
     with np.errstate(divide="ignore"):
         return np.asarray((-np.log1p(-uniforms) / p).argmin(axis=-1), dtype=np.int64)
+
+
+@mutant(
+    "sample", id="graph-replay-draws-the-same-numbers", family=FAMILY,
+    source="https://github.com/NVIDIA/Megatron-LM/pull/5697 https://github.com/kekzl/imp/pull/2013", conventions={"uniforms": "own"},
+    trigger=lambda: {"probabilities": np.array([[0.25, 0.75], [1.0, 0.0]], np.float32), "u": np.array([0.1, 0.5], np.float32)},
+)  # fmt: skip
+def offset_frozen_at_capture(probabilities: Any, u: Any) -> Array:
+    """The generator is read inside a captured graph, whose replays all begin at the offset of the capture."""
+    uniforms = np.random.default_rng(0).uniform(size=len(probabilities))
+    return np.array([textbook.drawn(row, x) for row, x in zip(textbook.working(probabilities), uniforms)], dtype=np.int64)
