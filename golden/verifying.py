@@ -108,7 +108,11 @@ def _read(entries: list[Entry], folder: Path, seen: Verification, progress: Prog
 def _replay(trace: traces.Trace, entry: Entry, seen: Verification) -> None:
     """Answers of a trace that the oracles, or the second route, do not give."""
     for route, play in (("the oracle", answers), ("the second route", second_answers)):
-        for number, (held, given) in enumerate(zip(trace.steps, play(trace.questions), strict=True)):
+        try:
+            steps = play(trace.questions)
+        except Exception as error:                                              # calls that there are not, arguments of another kind
+            raise GoldenFault("wrong answer", entry.file, f"{route} cannot play it: {type(error).__name__}: {error}") from error
+        for number, (held, given) in enumerate(zip(trace.steps, steps, strict=True)):
             if traces.dumps(traces.Trace("", "", {}, (held,))) != traces.dumps(traces.Trace("", "", {}, (given,))):
                 raise GoldenFault("wrong answer", entry.file, f"call {number}, {held.call}: {route} answers otherwise")
     seen.traces += 1

@@ -117,6 +117,14 @@ def test_another_answer_of_a_trace_is_found(folder: Path) -> None:
     assert line == "sample/5-tokens-4-rows.json: wrong answer: call 0, sample: the oracle answers otherwise"
 
 
+def test_a_call_that_there_is_not_is_found(folder: Path) -> None:
+    name = "block_allocator/empty-pool"
+    trace = store.read_trace(entry_of(name), store.DATA)
+    rewritten(folder, name, traces.dumps(replace(trace, steps=(replace(trace.steps[0], call="nonsense"), *trace.steps[1:]))))
+    (line,) = verify(folder, seconds=0.0).failed
+    assert f"{name}.json: wrong answer: the oracle cannot play it: AttributeError" in line
+
+
 def test_other_draws_are_found(folder: Path) -> None:
     changed_tensors(folder, "mtp_loss/one-word", lambda tensors: tensors.update(logits=tensors["logits"] * np.float32(2.0)))
     (line,) = verify(folder, seconds=0.0).failed
