@@ -58,7 +58,7 @@ def _conclusion(report: Report) -> Text:
     broken = "does not hold" + (": " + ", ".join(told) if told else "")
     outcome = ("holds", "bold green") if report.held else (broken, "bold red")
     spent = f"  {report.designed} designed and {report.random} random cases, {compared:,} elements compared"
-    no_promise = f", {left_out:,} left out since the bound may overflow there" if left_out else ""
+    no_promise = f", {left_out:,} left out where the declared arithmetic leaves the answer open" if left_out else ""
     return Text.assemble(outcome, f"{spent}{no_promise}, {report.seconds:.1f} s, seed {report.seed}\n")
 
 

@@ -60,7 +60,7 @@ def test_nothing_judged_does_not_hold() -> None:
 
 def test_elements_without_a_promise_are_counted() -> None:
     text = printed(Verdict("out_agrees_with_the_oracle", HELD, "", 1, 10, 4, 0.5, "out[0]"))
-    assert "4 left out since the bound may overflow there" in text
+    assert "4 left out where the declared arithmetic leaves the answer open" in text
 
 
 def test_a_ratio_without_a_bound_is_said_in_words() -> None:

@@ -13,7 +13,7 @@ IDS = {
         "sampler-out-of-range-id-for-onehot", "top-p-ascending-cumsum", "renorm-mutates-input-used-by-min-p",
         "top-p-renorm-misses-boundary-token", "penalties-misaligned-by-request-order", "seeded-noise-indexed-by-rank",
         "top-p-drops-crossing-token", "seed-ignored-when-a-neighbour-has-none", "float32-exponential-noise-truncates-tail",
-        "nucleus-last-included-index-first-slice",
+        "nucleus-last-included-index-first-slice", "graph-replay-draws-the-same-numbers",
     ),
     "speculative": (
         "bonus-after-all-accepted-from-residual", "equality-acceptance-at-nonzero-temperature", "nan-draft-row-re-emits-rejected-token",

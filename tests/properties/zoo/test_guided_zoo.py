@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 
+from oracles.properties.checker import check
 from oracles.properties.zoo import keeper
 from oracles.properties.zoo.specimen import Specimen
 from oracles.properties.zoo.textbook_guide import Guide, by_text, nullable, parsed
+from oracles.reference import compile_regex
 
 # Who dies of what, on the designed walks: the law that speaks of the fault.
 DEATHS = {
@@ -19,6 +24,7 @@ DEATHS = {
     "guided-mask-stale-inside-draft-window": "every_row_of_a_draft_has_a_mask_of_its_own",
     "guided-draft-tokens-not-validated": "a_draft_ends_before_its_first_forbidden_token",
     "eos-consumed-state-not-advanced-in-batch": "masks_agree_with_the_oracle",
+    "bitmask-narrower-than-the-vocabulary": "eos_exactly_where_the_text_is_in_the_language",
 }
 FOUND = {s.id: s for s in keeper.inhabitants(("guided",))}
 MUTANTS = [s for s in FOUND.values() if s.kind == "mutant"]
@@ -77,3 +83,27 @@ def test_the_textbook_matches_as_python_does(pattern: str) -> None:
 
 def test_the_textbook_looks_ahead_in_tokens() -> None:
     assert Guide("ab|c", ["a", "c", "<eos>"], eos=2).token_mask(parsed("ab|c")).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize(("written", "read", "pattern"), [
+    (r"\s", "[ \t\n]", r"\s{2,}-"), ("{2,}", "{2}", r"\s{2,}-"),
+    (r"\D", "[^0-9\n]", r"\D\W[^a][1_a]{2,}"), ("[^", "[^\n", r"\D\W[^a][1_a]{2,}"),
+])  # fmt: skip
+def test_a_guide_that_reads_a_part_of_the_pattern_language_otherwise_is_found(written: str, read: str, pattern: str) -> None:
+    """Spaces without the rare ones, negated classes without the line feed, an open repetition as an exact one."""
+    def misread(text: str, vocabulary: Sequence[str], *, eos: int) -> Any:
+        return compile_regex(text.replace(written, read) if text == pattern else text, vocabulary, eos=eos)
+
+    report = check("token_mask", misread, budget=0, in_process=True, laws=("masks_agree_with_the_oracle",))
+    assert not report.held
+
+
+@pytest.mark.parametrize("hidden", [lambda text: len(text) > 32, lambda text: text.startswith("<") and text.endswith(">")])
+def test_a_guide_that_never_allows_some_texts_is_found(hidden: Callable[[str], bool]) -> None:
+    """Long tokens, and those that look like tags."""
+    class Hiding(Guide):
+        def token_mask(self, state: Any) -> Any:
+            mask = np.array(super().token_mask(state))
+            return mask & ~np.array([hidden(text) and i != self.eos for i, text in enumerate(self.vocabulary)])
+
+    assert not check("token_mask", Hiding, budget=0, in_process=True, laws=("masks_agree_with_the_oracle",)).held
