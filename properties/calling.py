@@ -46,7 +46,9 @@ def call(
         return Outcome(MALFORMED, message=str(error))
     except Exception as error:                                                  # a lazy array whose evaluation fails
         return Outcome(MALFORMED, message=f"what it returned could not be read: {type(error).__name__}: {error}")
-    pairs = [(name, other) for name in outputs for other in now if np.shares_memory(outputs[name], now[other])]
+    back = SIGNATURES[declaration.operation].handed_back
+    pairs = [(name, other) for name in outputs for other in now
+             if not (name == other and name in back) and np.shares_memory(outputs[name], now[other])]  # fmt: skip
     shared = tuple(f"{name} with {other}" for name, other in pairs)
     copies = {name: np.array(_laid_out(output, name, declaration)) for name, output in outputs.items()}
     return Outcome(RETURNED, copies, changed=changed, shared=shared)

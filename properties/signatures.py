@@ -21,6 +21,7 @@ class Signature:
     kinds       options that are records: the kinds there are, "none" for None, of which a subject may take some only; and options
                 of few values that have a default
     given_with  results that there are only where this argument is given
+    handed_back results that are the argument of that name where it is given: they may be that very array
     """
 
     required: tuple[str, ...]
@@ -34,6 +35,7 @@ class Signature:
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     given_with: Mapping[str, str] = field(default_factory=dict)
+    handed_back: tuple[str, ...] = ()
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -152,7 +154,7 @@ SIGNATURES: dict[str, Signature] = {
     ),
     "quantize": Signature(
         ("x",), ("bits", "axis", "group", "symmetric", "scale", "zero"), ("q", "scale", "zero"), integers=("q", "zero"),
-        choices={"bits": ("8", "4", "2")}, kinds={"symmetric": ("yes", "no")},
+        choices={"bits": ("8", "4", "2")}, kinds={"symmetric": ("yes", "no")}, handed_back=("scale", "zero"),
     ),
     "dequantize": Signature(("q", "scale", "zero"), ("axis", "group"), ("out",)),
     "quantized_matmul": Signature(("x", "q", "scale"), ("x_scale", "bias"), ("out",)),

@@ -29,7 +29,8 @@ def quantize(
 
     Codes are clipped to +-(2^(bits-1) - 1), or to 0 .. 2^bits - 1; affine blocks take 0 in, so that 0 is exactly a code. rint rounds
     halves to even. `axis`: the axis along which scales vary, one for each of its indices; `group`: one for each run of so many along
-    the last axis, the last run may be short; neither: one for all. Given `scale` (and `zero`, for affine), those are used.
+    the last axis, the last run may be short; neither: one for all. Given `scale` (and `zero`, for affine), those are used, and returned
+    as they came: copies or the same arrays.
 
     x of any shape; q of that shape in int32; scale in float64 and zero in int64, of shape (1,), (channels,) or (..., ceil(n / group)).
     A block of zeros, an empty one, and one so small that its scale vanishes have scale 1 and zero 0. Raises ValueError for NaN and

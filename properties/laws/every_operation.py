@@ -56,14 +56,14 @@ def inputs_stay_untouched(trial: Trial) -> Judgement:
 
 
 def _strided(case: Case) -> Case:
-    """The same values as views into larger buffers, with the two middle axes exchanged in memory and gaps between rows."""
+    """The same values as views into larger buffers: the two axes before the last exchanged in memory, of a matrix both, and gaps."""
     return case.with_arrays(**{name: _spread_out(array) for name, array in case.arrays.items() if array.ndim >= 2})
 
 
 def _spread_out(array: Array) -> Array:
     order = list(range(array.ndim))
-    if array.ndim == 4:
-        order[1], order[2] = 2, 1
+    first = max(array.ndim - 3, 0)
+    order[first], order[first + 1] = first + 1, first
     strides, step = [0] * array.ndim, 1
     for axis in reversed(order):
         strides[axis] = step

@@ -269,6 +269,26 @@ def test_a_scale_of_zeros_left_open_is_still_a_number_above_0(law: str, of_zeros
     assert (found == "") == (accepted or (law == "scale_agrees_with_the_oracle" and declared == "any"))
 
 
+@pytest.mark.parametrize("operation", [Q, D, M, B, P, T])
+def test_a_matrix_in_column_major_order_is_read_as_what_it_shows(operation: str) -> None:
+    """w.T is the commonest view of a matrix: a kernel that takes the memory as it lies mixes up its elements."""
+    first = operation_named(operation).signature.required[0]
+    as_it_lies = given_other(operation, lambda given: {first: given[first].ravel(order="K").reshape(given[first].shape)})
+    assert failure(operation, "strides_are_respected", as_it_lies)
+
+
+@pytest.mark.parametrize("name", ["scale", "zero"])
+def test_given_scales_and_zero_points_may_be_handed_back_themselves(name: str) -> None:
+    at = {"scale": 1, "zero": 2}[name]
+
+    def itself(result: Any, given: dict[str, Any]) -> Any:
+        return tuple(given.get(name, part) if index == at else part for index, part in enumerate(result))
+
+    assert failure(Q, "inputs_stay_untouched", changing(Q, itself)) == ""
+    shared = changing(Q, lambda result, given: (*result[:2], given["zero"]) if "zero" in given else (result[0], given["x"], result[2]))
+    assert failure(Q, "inputs_stay_untouched", shared) == "scale with x shares memory"
+
+
 def test_scales_of_other_blocks_are_compared_where_those_of_zeros_are_left_open() -> None:
     function = changing(Q, lambda result, given: (result[0], result[1] * 1.01, result[2]))
     assert failure(Q, "scale_agrees_with_the_oracle", function, conventions={"zero_scale": "any"})
