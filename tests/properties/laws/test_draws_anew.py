@@ -1,10 +1,14 @@
-"""Draws anew: a batch that a second call repeats is found wherever it stands, and independent ones are not accused."""
+"""Generators of a subject's own: a batch that a second call repeats is found wherever it stands, and what is added to weights."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 
+from oracles.properties import subject
+from oracles.properties.checker import check
 from oracles.properties.laws.subject_laws import draws_anew
 
 COINS = np.random.default_rng(1).integers(0, 2, 1000)
@@ -28,3 +32,18 @@ def test_coins_that_only_mostly_agree_are_not_those_of_the_first_call() -> None:
     other = COINS[:128].copy()
     other[[0, 40, 127]] ^= 1
     assert not draws_anew(COINS[:128], other, "token").failed
+
+
+@subject("sample", conventions={"uniforms": "own"})
+def added_to(probabilities: Any, u: Any) -> Any:
+    """A number added to all weights, against the logarithm of 0: nothing beside weights that sum to 1."""
+    p = np.asarray(probabilities, np.float64) + 1e-12
+    return (np.log(p) + np.random.default_rng().gumbel(size=p.shape)).argmax(-1)
+
+
+def test_little_weights_show_what_is_added_to_them() -> None:
+    report = check("sample", added_to, budget=0, in_process=True, laws=("draws_pass_the_test_of_their_law",))
+    reason = report.verdicts[0].reason
+    assert not report.held
+    assert "deterministic" not in reason                                        # its draws are its own
+    assert "law of law" not in reason
