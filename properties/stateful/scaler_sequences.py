@@ -48,6 +48,7 @@ DESIGNED: dict[str, Sequence] = {
     "an overflow between steps": (new_scaler(16, growth_interval=2), *CLEAN, *OVERFLOW, *CLEAN, *CLEAN, *CLEAN),
     "overflows of every kind and place": (new_scaler(1024), *iteration(("nan",)), *iteration(("-inf", 1)), *iteration((1, "inf", 2)),
                                           *iteration((1,), (2, "nan")), *iteration(("inf", 3), (1,)), *iteration((1,), (), (3,))),
+    "finite, but not their sum": (new_scaler(1), *iteration((2**127, 2**127)), *iteration((2**127,), (2**127,)), *iteration((1,))),
     "growth": (new_scaler(2, growth_interval=3, growth_factor=4), *_all(*[CLEAN] * 7), *OVERFLOW, *_all(*[CLEAN] * 4)),
     "growth at every update": (new_scaler(2, growth_interval=1), *_all(*[CLEAN] * 4)),
     "the run starts again": (new_scaler(64, growth_interval=2, backoff_factor=0.25), *CLEAN, *OVERFLOW, *CLEAN, *OVERFLOW, *CLEAN, *CLEAN),

@@ -155,6 +155,17 @@ def test_the_law_holds_of_a_right_scaler(law: str) -> None:
     assert broken_alone(LOSS_SCALER, law, Scaler) == ""
 
 
+def test_gradients_that_are_finite_while_their_sum_is_not_are_no_overflow() -> None:
+    class LooksAtTheSum(Scaler):
+        def unscale(self, grads: Any) -> Any:
+            with np.errstate(over="ignore", invalid="ignore"):
+                total = np.sum([np.sum(g, dtype=np.float32) for g in grads], dtype=np.float32)
+            return super().unscale(grads)[0], not np.isfinite(total)
+
+    (verdict,) = check_object("loss_scaler", LooksAtTheSum, budget=0, laws=("found_inf_tells_of_nan_and_inf",)).verdicts
+    assert verdict.status == FAILED
+
+
 def test_the_oracle_keeps_every_law() -> None:
     report = check_object("loss_scaler", LossScaler, budget=25)
     assert {verdict.law: verdict.status for verdict in report.verdicts} == dict.fromkeys((law.name for law in SCALER_LAWS), HELD)
