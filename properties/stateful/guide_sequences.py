@@ -55,7 +55,7 @@ SPACES = new(r"\s{2,}-", " ", "\t", "\n", "\r", "\v", "\f", "-", "\b", "\r\n")
 FEEDS = new(r"\D\W[^a][1_a]{2,}", "a", "1", "\n", "_", "\n\n", "a1")
 ANGLES = new("<[bi]+>|<\\|end\\|>", "<b>", "<", "b", ">", "<|end|>", "</b>")
 # As many tokens as several words of a bit mask hold, and not a whole number of words; allowed are those at odd places and some others.
-MANY = tuple(chr(0x4E00 + i) for i in range(299))
+MANY = tuple(chr(0x100 + 61 * i) for i in range(299))
 WIDE = new(f"[{''.join(MANY[1::2])}{MANY[32]}{MANY[64]}{MANY[256]}]+", *MANY)
 LONG = new("(ab){10,20}c", "a", "b", "c", "ab" * 10, "ab" * 20, "ab" * 21)
 LOOKS_AHEAD = new("ab|c", "a", "c")                                             # a can never be completed
