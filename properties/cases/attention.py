@@ -39,6 +39,11 @@ OPTIONS = {
     "dropout": ("dropout_mask", ("none", "half", "tenth")),
 }
 
+# Levels that hand-written and random cases know beside those of the balanced table.
+BIASES = (*OPTIONS["bias"][1], "per_item", "per_head_key")
+SCALES = (*OPTIONS["scale"][1], "zero")
+SINKS = (*OPTIONS["sinks"][1], "towering")
+
 # (Lq, Lk) of the balanced table: decoding, equal, more keys, more queries; one and one past the tile borders.
 LENGTHS = (
     (1, 1), (1, 2), (1, 17), (1, 33), (1, 64), (1, 129), (1, 513), (2, 2), (2, 5), (2, 65), (3, 3), (3, 16), (3, 257), (4, 4),
@@ -65,12 +70,12 @@ class AttentionRecipe:
     Dv: int = shrinking.size_field()
     causal: str = shrinking.choice_field(CAUSAL)
     window: str = shrinking.choice_field(OPTIONS["window"][1])
-    scale: str = shrinking.choice_field(OPTIONS["scale"][1])
+    scale: str = shrinking.choice_field(SCALES)
     softcap: str = shrinking.choice_field(OPTIONS["softcap"][1])
-    bias: str = shrinking.choice_field(OPTIONS["bias"][1])
+    bias: str = shrinking.choice_field(BIASES)
     mask: str = shrinking.choice_field(OPTIONS["mask"][1])
     kv_lengths: str = shrinking.choice_field(OPTIONS["kv_lengths"][1])
-    sinks: str = shrinking.choice_field(OPTIONS["sinks"][1])
+    sinks: str = shrinking.choice_field(SINKS)
     alibi: str = shrinking.choice_field(OPTIONS["alibi"][1])
     dropout: str = shrinking.choice_field(OPTIONS["dropout"][1])
     dtype: str = shrinking.choice_field(DTYPES)
@@ -108,6 +113,11 @@ CORNERS = (
     # Distances that go on growing behind the last tile: pytorch/pytorch#153799. A right side of 0 hides the future: jax-ml/jax#39576.
     AttentionRecipe(Hkv=2, Lq=11, Lk=27, D=16, Dv=16, alibi="geometric", causal="bottom_right", regime="peaked", seed=17),
     AttentionRecipe(Lq=9, Lk=9, D=8, Dv=8, window="both", seed=33),             # drawn as (4, 0)
+    # Three heads a group, where h / G is no shift; a bias that items, or heads and keys alone, have of their own; `scale or` a default.
+    AttentionRecipe(B=2, Hkv=2, G=3, Lq=6, Lk=9, D=8, Dv=8, bias="per_item", causal="bottom_right", seed=34),
+    AttentionRecipe(B=2, Hkv=2, G=3, Lq=5, Lk=7, D=8, Dv=8, bias="per_head_key", sinks="normal", seed=35),
+    AttentionRecipe(Hkv=2, G=3, Lq=4, Lk=9, D=8, Dv=8, scale="zero", seed=36),
+    AttentionRecipe(Hkv=2, G=1, Lq=4, Lk=9, D=8, Dv=8, sinks="towering", seed=37),
     AttentionRecipe(B=2, Hkv=1, G=3, Lq=4, Lk=0, D=8, Dv=5, sinks="normal", seed=13),
     AttentionRecipe(B=2, Hkv=2, G=1, Lq=0, Lk=6, D=8, Dv=8, causal="bottom_right", seed=14),
     AttentionRecipe(B=0, Hkv=2, G=2, Lq=3, Lk=5, D=8, Dv=8, seed=15),
@@ -145,7 +155,7 @@ def table(coverage: Coverage) -> tuple[AttentionRecipe, ...]:
 
 def recipes(coverage: Coverage) -> st.SearchStrategy[AttentionRecipe]:
     """Random recipes inside a coverage. A fixed number of draws, the mapping afterwards: draws that depend on others do not shrink."""
-    levels = {name: st.sampled_from(levels) for name, (_, levels) in OPTIONS.items()}
+    levels = {name: st.sampled_from(levels) for name, (_, levels) in OPTIONS.items()} | {"bias": st.sampled_from(BIASES)}
     head_dims = coverage.head_dims or (*HEAD_DIMS, 4, 11, 24, 96)
     lengths = (*range(1, 25), 31, 32, 33, 40, 48, 63, 64, 65, 80, 100, 127, 128, 129, 200, 257, 0)
     return st.builds(

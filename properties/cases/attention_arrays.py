@@ -23,10 +23,10 @@ def generator(seed: int, part: str) -> np.random.Generator:
 
 
 def scale_of(level: str, D: int) -> float | None:
-    """default 1/sqrt(D), left out; twice the nearest power of two; 0.7 of it, in no format exact; the same below zero."""
+    """default 1/sqrt(D), left out; twice the nearest power of two; 0.7 of it, in no format exact; the same below zero; 0: all alike."""
     default = 1 / math.sqrt(D)
     power = 2.0 ** (1 + round(math.log2(default)))
-    return {"default": None, "power_of_two": power, "odd": 0.7 * default, "negative": -0.7 * default}[level]
+    return {"default": None, "power_of_two": power, "odd": 0.7 * default, "negative": -0.7 * default, "zero": 0.0}[level]
 
 
 def window_of(level: str, Lk: int, g: np.random.Generator) -> tuple[int | None, int | None] | None:
@@ -41,9 +41,13 @@ def softcap_of(level: str) -> float | None:
 
 
 def bias_of(level: str, shape: tuple[int, ...], fmt: FloatFormat, g: np.random.Generator) -> Array:
-    """per_key (1, 1, 1, Lk), per_head (1, Hq, Lq, Lk), full (B, Hq, Lq, Lk), and full with a tenth of -inf."""
-    _, Hq, Lq, Lk = shape
-    bias = g.standard_normal({"per_key": (1, 1, 1, Lk), "per_head": (1, Hq, Lq, Lk)}.get(level, shape))
+    """per_key (1, 1, 1, Lk), per_head (1, Hq, Lq, Lk), per_item (B, 1, Lq, Lk), per_head_key (1, Hq, 1, Lk).
+
+    Others are full (B, Hq, Lq, Lk): normal numbers, or a tenth of them -inf.
+    """
+    B, Hq, Lq, Lk = shape
+    broadcast = {"per_key": (1, 1, 1, Lk), "per_head": (1, Hq, Lq, Lk), "per_item": (B, 1, Lq, Lk), "per_head_key": (1, Hq, 1, Lk)}
+    bias = g.standard_normal(broadcast.get(level, shape))
     if level == "minus_infinity" and fmt.has_infinity:
         bias = np.where(g.uniform(size=shape) < 0.1, -np.inf, bias)
     return fmt.cast(bias)
@@ -71,8 +75,8 @@ def kv_lengths_of(level: str, B: int, Lk: int, g: np.random.Generator) -> NDArra
 
 
 def sinks_of(level: str, Hq: int, fmt: FloatFormat, g: np.random.Generator) -> Array:
-    """normal: as large as scores; dominant: most of the probability goes to the sink."""
-    return fmt.cast(g.standard_normal(Hq) + {"normal": 0.0, "dominant": 8.0}[level])
+    """normal: as large as scores; dominant: most of the probability goes to the sink; towering: e^(sink - score) overflows in float32."""
+    return fmt.cast(g.standard_normal(Hq) + {"normal": 0.0, "dominant": 8.0, "towering": 128.0}[level])
 
 
 def alibi_of(Hq: int, fmt: FloatFormat) -> Array:

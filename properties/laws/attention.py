@@ -6,6 +6,7 @@ import numpy as np
 
 from ..case import Case
 from ..law import NOTHING, Judgement, Law, law, within
+from ..safetensors_file import Array
 from ..trial import Trial
 from .attention_noise import errors_stay_at_the_noise_floor
 from .attention_probes import (
@@ -18,7 +19,7 @@ from .attention_probes import (
     the_first_forbidden_key_stays_forbidden,
 )
 from .attention_relations import ATTENTION_RELATIONS
-from .attention_terms import is_empty, like, sizes, visible
+from .attention_terms import is_empty, like, sizes, visible, without
 from .every_operation import (
     agreement,
     answers,
@@ -45,6 +46,41 @@ def rows_that_see_nothing_are_empty(trial: Trial) -> Judgement:
         return NOTHING
     allowed = {name: np.where(seen.reshape(*seen.shape, *[1] * (bound.ndim - 3)), np.inf, bound) for name, bound in trial.allowed.items()}
     return within(trial.answer, {name: trial.wanted[name] for name in trial.answer}, allowed)
+
+
+def _seen_nan(case: Case) -> Case | None:
+    """The key that the hash names is NaN in every channel, for all heads and items."""
+    if is_empty(case):
+        return None
+    k = case.arrays["k"].copy()
+    k[:, :, int(case.hash, 16) % k.shape[2]] = np.nan
+    if not _all_nan(k).any():
+        return None                                                             # a format without NaN
+    return without(case, "dropout_mask", "dropout_p").with_arrays(k=k)          # a row dropped whole would be 0
+
+
+def _all_nan(k: Array) -> Array:
+    """Which keys are NaN in every channel, for all heads and items, (Lk,): behind kv_lengths there may be more, seen by nobody."""
+    return np.asarray(np.isnan(k.astype(np.float64)).all(axis=(0, 1, 3)))
+
+
+@law(prepare=_seen_nan, every=4)
+def a_nan_that_is_seen_shows(trial: Trial) -> Judgement:
+    """A row that sees a key of NaN is NaN: out all of it, the log-sum-exp no finite number and not that of an empty row.
+
+    Set to 0, or taken for a row that sees nothing, a fault upstream is hidden. Rows that do not see it are not judged here: in many
+    kernels 0 x NaN spreads. Allowed: 0, the kind alone is compared.
+    """
+    case = trial.case
+    if not trial.answer:
+        return NOTHING
+    seeing = (visible(case) & _all_nan(case.arrays["k"])).any(axis=-1)          # (B, Hq, Lq)
+    got = dict(trial.answer)
+    if "lse" in got:
+        got["lse"] = np.where(got["lse"] == np.inf, np.nan, got["lse"])         # FlashAttention-2 returns +inf
+    rows = {name: np.broadcast_to(seeing.reshape(*seeing.shape, *[1] * (x.ndim - 3)), x.shape) for name, x in got.items()}
+    return within(got, {name: np.where(row, np.nan, 0.0) for name, row in rows.items()},
+                  {name: np.where(row, 0.0, np.inf) for name, row in rows.items()})  # fmt: skip
 
 
 def _later_keys(case: Case) -> Case | None:
@@ -127,6 +163,7 @@ ATTENTION_LAWS: tuple[Law, ...] = (
     agreement("out"),
     agreement("lse"),
     rows_that_see_nothing_are_empty,
+    a_nan_that_is_seen_shows,
     one_hot_values_show_the_weights,
     equal_scores_average_exactly,
     the_first_forbidden_key_stays_forbidden,

@@ -201,6 +201,7 @@ FORWARD: dict[str, tuple[dict[str, Any], Function]] = {
     "out_agrees_with_the_oracle": ({}, changing("attention", off("out", 1e-4))),
     "lse_agrees_with_the_oracle": ({}, changing("attention", off("lse", 1e-4))),
     "rows_that_see_nothing_are_empty": ({}, changing("attention", bad_rows)),
+    "a_nan_that_is_seen_shows": ({}, changing("attention", lambda results, given: {**results, "out": np.nan_to_num(results["out"])})),
     "one_hot_values_show_the_weights": ({}, with_arguments("attention", seen_further)),
     "equal_scores_average_exactly": ({}, with_arguments("attention", seen_further)),
     "the_first_forbidden_key_stays_forbidden": ({}, with_arguments("attention", seen_further)),
