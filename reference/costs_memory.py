@@ -118,9 +118,10 @@ def lora_parameters(config: ModelConfig, *, rank: int, targets: tuple[str, ...] 
     rank = arguments.whole_number("rank", rank, least=1)
     E, queries, keys = config.hidden, config.query_heads * config.head_dim, config.kv_heads * config.head_dim
     outputs = {"q": queries, "k": keys, "v": keys, "o": queries}
-    unknown = [target for target in targets if target not in outputs]
-    if unknown or config.latent is not None:
-        raise ValueError(f"targets: got {', '.join(targets)}; want some of q, k, v, o of grouped attention")
+    if config.latent is not None:
+        raise ValueError("config: got latent attention; want grouped attention, whose q, k, v and o adapters are counted for")
+    if any(target not in outputs for target in targets):
+        raise ValueError(f"targets: got {', '.join(targets)}; want some of q, k, v, o")
     return config.layers * sum(rank * (E + outputs[target]) for target in targets)
 
 

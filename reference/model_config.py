@@ -20,6 +20,9 @@ _KEYS = {
 # What each family adds to the plain Llama layer; a family that is not here is counted as one, and `ModelConfig.assumed` says so.
 FAMILIES = ("gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2", "deepseek_v2", "deepseek_v3")
 
+# Every so-manyth layer sees everything by default: published configs of these families name the window and nothing else.
+_FULL_EVERY = {"gemma2": 2, "gemma3_text": 6}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -87,8 +90,8 @@ class ModelConfig:
         """The sizes that the keys of a config.json name.
 
         num_key_value_heads absent: as many as query heads; head_dim absent: hidden_size / num_attention_heads, which must be whole.
-        sliding_window counts unless use_sliding_window is false; sliding_window_pattern n: every n-th layer sees everything;
-        layer_types: as it lists. Keys without weight in memory or FLOPs are not read.
+        sliding_window counts unless use_sliding_window is false; sliding_window_pattern n: every n-th layer sees everything (absent: 2
+        of gemma2, 6 of gemma3_text, elsewhere none does); layer_types: as it lists. Keys without weight in memory or FLOPs are not read.
 
         Raises ValueError for sizes that are missing or do not fit, TypeError for what is no whole number.
         """
@@ -164,10 +167,11 @@ def _windows(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
         full = sum(kind == "full_attention" for kind in config["layer_types"])
         if full == layers:
             return {}
-        if full and layers % full:
+        if full and layers // (layers // full) != full:                         # 5 of 34 are every sixth
             raise ValueError(f"layer_types: got {full} full of {layers} layers; want full ones at equal distances")
         return {"window": window, "full_every": layers // full if full else 0}
-    every = arguments.whole_number("sliding_window_pattern", config.get("sliding_window_pattern", 0), least=0)
+    usual = _FULL_EVERY.get(str(config.get("model_type", "")), 0)
+    every = arguments.whole_number("sliding_window_pattern", config.get("sliding_window_pattern", usual), least=0)
     return {"window": window, "full_every": every}
 
 

@@ -67,7 +67,10 @@ def chosen(model: str | None, config: Path | None) -> Chosen:
             found = preset(model)
             return Chosen(model, found.config, found.source)
         assert config is not None
-        keys = json.loads(config.read_text())
+        try:
+            keys = json.loads(config.read_text())
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ValueError(f"config: got {config}, which cannot be read as JSON: {error}") from None
         if not isinstance(keys, dict):
             raise ValueError(f"config: {config} holds no JSON object; want the keys of a config.json")
         sizes = ModelConfig.read(keys.get("text_config") or keys)

@@ -25,7 +25,7 @@ def scaling(
     tokens: Annotated[float | None, typer.Option(min=1.0, help="Training tokens; by default 20 for each parameter.")] = None,
     sequence: Annotated[int, typer.Option(min=1, help="Tokens of a training sequence, for attention's quadratic part.")] = 4096,
     device: DeviceName = "h100", devices: Devices = 1,
-    utilisation: Annotated[float, typer.Option(min=1e-6, max=1.0, help="Share of the peak that the model's own FLOPs reach.")] = 0.4,
+    utilisation: Annotated[float, typer.Option(min=1e-6, max=1.0, help="Share of the peak reached while no stage is idle.")] = 0.4,
     stages: Annotated[int, typer.Option(min=1, help="Stages of a pipeline.")] = 1,
     microbatches: Annotated[int, typer.Option(min=1, help="Micro-batches of a step.")] = 1,
     as_json: Json = False,

@@ -81,6 +81,10 @@ def test_configs_that_do_not_fit_are_refused_by_name(changed: dict[str, Any], er
     ({}, 0), ({"sliding_window": 4}, 3), ({"sliding_window": 4, "use_sliding_window": False}, 0),
     ({"sliding_window": 4, "sliding_window_pattern": 3}, 2),
     ({"sliding_window": 4, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}, 2),
+    ({"sliding_window": 4, "model_type": "gemma2", "num_hidden_layers": 42}, 21),
+    ({"sliding_window": 4, "model_type": "gemma3_text", "num_hidden_layers": 34}, 29),
+    ({"sliding_window": 4, "num_hidden_layers": 34, "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5
+      + ["sliding_attention"] * 4}, 29),
     ({"sliding_window": 4, "layer_types": ["full_attention"] * 3}, 0), ({"sliding_window": 4, "layer_types": ["sliding_attention"] * 3}, 3),
 ])  # fmt: skip
 def test_windowed_layers_are_those_the_config_names(keys: dict[str, Any], windowed: int) -> None:

@@ -118,12 +118,14 @@ def test_an_unknown_family_is_said_to_be_taken_for_llama(oracles: Any, tmp_path:
     (("kv", "--model", "llama-9"), "model: got 'llama-9'; want one of gpt2"),
     (("kv", "--model", "llama-3-8b", "--device", "abacus"), "device: got 'abacus'; want one of v100"),
     (("kv", "--config", "nowhere.json"), "nowhere.json"), (("kv", "--config", "list.json"), "holds no JSON object"),
+    (("kv", "--config", "broken.json"), "config: got broken.json, which cannot be read as JSON"),
     (("kv", "--config", "short.json"), "has no vocab_size or no intermediate_size"),
     (("memory", "--model", "llama-3-8b", "--checkpointing", "some"), "checkpointing: got 'some'; want none, selective or full"),
-    (("memory", "--model", "deepseek-v3", "--lora-rank", "4"), "targets: got q, v; want some of q, k, v, o of grouped attention"),
+    (("memory", "--model", "deepseek-v3", "--lora-rank", "4"), "config: got latent attention; want grouped attention"),
 ])  # fmt: skip
 def test_bad_usage_is_said_by_name(oracles: Any, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
     (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "broken.json").write_text('{"hidden_size": ')
     (tmp_path / "short.json").write_text(json.dumps({name: OWN[name] for name in OWN if name != "vocab_size"}))
     ended = oracles("costs", *arguments)
     assert ended.code == 2
