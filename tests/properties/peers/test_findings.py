@@ -27,6 +27,7 @@ pytestmark = pytest.mark.peers
 FINDINGS = {
     "torch-negative-scale-under-causal", "torch-flash-lse-of-an-empty-row", "torch-flash-dies-on-a-length-of-0",
     "onnxruntime-float64-attention", "onnxruntime-mask-not-broadcast", "onnxruntime-nan-in-padding", "onnxruntime-gqa-blind-row",
+    "onnxruntime-logsumexp-behind-minus-infinity",
     "onnxruntime-finite-mask", "onnxruntime-mha-last-query", "onnxruntime-mha-blind-row", "onnx-reference-broadcast-mask",
     "onnx-reference-float64-scale", "torch-flex-without-keys", "torch-softmax-off-the-last-axis", "jax-pallas-more-queries-than-keys",
     "jax-pallas-64-bit-types", "jax-decode-of-16-bits", "jax-decode-of-one-key", "jax-tpu-flash-blind-row", "jax-splash-blind-row",
@@ -146,6 +147,16 @@ def test_onnxruntime_finite_mask(dtype: str) -> None:
     verdict = verdict_of(undeclared(copy_of(onnxruntime_attention.standard)), "hidden_keys_have_no_weight_beside_low_scores")
     assert verdict.status == FAILED
     assert "is -1, wanted 1" in verdict.reason
+
+
+@pytest.mark.parametrize(("low", "dtype"), [(-104.0, "float32"), (-800.0, "float64")])
+def test_onnxruntime_logsumexp_behind_minus_infinity(low: float, dtype: str) -> None:
+    from oracles.properties.peers.calls.softmax import onnxruntime_log_sum_exp
+
+    row = np.array([[-np.inf, low]], dtype)
+    assert onnxruntime_log_sum_exp(row) == -np.inf
+    assert onnxruntime_log_sum_exp(row[:, ::-1].copy()) == low
+    assert onnxruntime_log_sum_exp(row[0]) == low
 
 
 def test_onnxruntime_mha_last_query() -> None:
