@@ -57,6 +57,7 @@ CORNERS = (
     MoeRecipe(T=9, E=5, D=3, F=3, R=1, k="three", logits="grid", values="integers", seed=7),
     MoeRecipe(T=0, E=2, D=3, F=2, R=2, seed=8),
     MoeRecipe(T=40, E=8, D=33, F=17, R=3, k="two", seed=9),
+    MoeRecipe(T=300, E=3, D=3, F=2, R=1, k="two", seed=10),                     # more tokens an expert than a tile of 128 takes
 )
 
 

@@ -186,3 +186,10 @@ def test_the_law_accepts_the_oracle(operation: str, law: str) -> None:
 @pytest.mark.parametrize("operation", BREAKERS)
 def test_no_law_is_left_out(operation: str) -> None:
     assert {law.name for law in operation_named(operation).laws} <= set(BREAKERS[operation]) | SHARED
+
+
+def test_tokens_of_an_expert_beyond_a_tile_of_128_are_seen() -> None:
+    def first_tile(out: Any, given: Given) -> Any:
+        return np.where(right(M)(given)[1].max(axis=-1, keepdims=True) < 128, out, 0.0)
+
+    assert failure(M, "out_agrees_with_the_oracle", changing(M, out=first_tile), {})
