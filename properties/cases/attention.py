@@ -41,7 +41,6 @@ OPTIONS = {
 
 # Levels that hand-written and random cases know beside those of the balanced table.
 BIASES = (*OPTIONS["bias"][1], "per_item", "per_head_key")
-SCALES = (*OPTIONS["scale"][1], "zero")
 SINKS = (*OPTIONS["sinks"][1], "towering")
 
 # (Lq, Lk) of the balanced table: decoding, equal, more keys, more queries; one and one past the tile borders.
@@ -70,7 +69,7 @@ class AttentionRecipe:
     Dv: int = shrinking.size_field()
     causal: str = shrinking.choice_field(CAUSAL)
     window: str = shrinking.choice_field(OPTIONS["window"][1])
-    scale: str = shrinking.choice_field(SCALES)
+    scale: str = shrinking.choice_field(OPTIONS["scale"][1])
     softcap: str = shrinking.choice_field(OPTIONS["softcap"][1])
     bias: str = shrinking.choice_field(BIASES)
     mask: str = shrinking.choice_field(OPTIONS["mask"][1])
@@ -113,11 +112,11 @@ CORNERS = (
     # Distances that go on growing behind the last tile: pytorch/pytorch#153799. A right side of 0 hides the future: jax-ml/jax#39576.
     AttentionRecipe(Hkv=2, Lq=11, Lk=27, D=16, Dv=16, alibi="geometric", causal="bottom_right", regime="peaked", seed=17),
     AttentionRecipe(Lq=9, Lk=9, D=8, Dv=8, window="both", seed=33),             # drawn as (4, 0)
-    # Three heads a group, where h / G is no shift; a bias that items, or heads and keys alone, have of their own; `scale or` a default.
+    # Three heads a group, where h / G is no shift; a bias that items, or heads and keys alone, have of their own.
     AttentionRecipe(B=2, Hkv=2, G=3, Lq=6, Lk=9, D=8, Dv=8, bias="per_item", causal="bottom_right", seed=34),
     AttentionRecipe(B=2, Hkv=2, G=3, Lq=5, Lk=7, D=8, Dv=8, bias="per_head_key", sinks="normal", seed=35),
-    AttentionRecipe(Hkv=2, G=3, Lq=4, Lk=9, D=8, Dv=8, scale="zero", seed=36),
-    AttentionRecipe(Hkv=2, G=1, Lq=4, Lk=9, D=8, Dv=8, sinks="towering", seed=37),
+    # The maximum starts at the sink, or e^(sink - m) overflows.
+    AttentionRecipe(Hkv=2, Lq=4, Lk=9, D=8, Dv=8, sinks="towering", seed=37),
     AttentionRecipe(B=2, Hkv=1, G=3, Lq=4, Lk=0, D=8, Dv=5, sinks="normal", seed=13),
     AttentionRecipe(B=2, Hkv=2, G=1, Lq=0, Lk=6, D=8, Dv=8, causal="bottom_right", seed=14),
     AttentionRecipe(B=0, Hkv=2, G=2, Lq=3, Lk=5, D=8, Dv=8, seed=15),

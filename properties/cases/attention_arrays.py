@@ -23,10 +23,10 @@ def generator(seed: int, part: str) -> np.random.Generator:
 
 
 def scale_of(level: str, D: int) -> float | None:
-    """default 1/sqrt(D), left out; twice the nearest power of two; 0.7 of it, in no format exact; the same below zero; 0: all alike."""
+    """default 1/sqrt(D), left out; twice the nearest power of two; 0.7 of it, in no format exact; the same below zero."""
     default = 1 / math.sqrt(D)
     power = 2.0 ** (1 + round(math.log2(default)))
-    return {"default": None, "power_of_two": power, "odd": 0.7 * default, "negative": -0.7 * default, "zero": 0.0}[level]
+    return {"default": None, "power_of_two": power, "odd": 0.7 * default, "negative": -0.7 * default}[level]
 
 
 def window_of(level: str, Lk: int, g: np.random.Generator) -> tuple[int | None, int | None] | None:
