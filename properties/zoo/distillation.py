@@ -74,7 +74,7 @@ def mixed_with_the_students_share(log_t: Array, log_s: Array, divergence: str, b
     if divergence != "jsd":
         return textbook.divergence_of(log_t, log_s, divergence, beta)
     b = log_t.dtype.type(beta)
-    return _mixed(log_t, log_s, np.logaddexp(np.log(1 - b) + log_t, np.log(b) + log_s), beta)
+    return _mixed(log_t, log_s, textbook.log_mixture(log_t, log_s, 1 - b), beta)
 
 
 @mutant(

@@ -85,6 +85,12 @@ def cross_entropy_backward(logits: Any, targets: Any, dloss: Any, *, weights: An
     return whole.reshape(logits.shape).astype(logits.dtype)
 
 
+def log_mixture(log_t: Array, log_s: Array, b: Any) -> Array:
+    """ln(b t + (1 - b) s); NaN logits, which the caller may have, without a word."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.logaddexp(np.log(b) + log_t, np.log(1 - b) + log_s))
+
+
 def divergence_of(log_t: Array, log_s: Array, divergence: str, beta: float) -> Array:
     """Each row: KL(t, s), KL(s, t), or the mixture's two parts."""
     def kl(log_p: Array, log_q: Array) -> Array:
@@ -93,7 +99,7 @@ def divergence_of(log_t: Array, log_s: Array, divergence: str, beta: float) -> A
     if divergence != "jsd":
         return kl(log_t, log_s) if divergence == "forward_kl" else kl(log_s, log_t)
     b = log_t.dtype.type(beta)
-    log_m = np.logaddexp(np.log(b) + log_t, np.log(1 - b) + log_s)
+    log_m = log_mixture(log_t, log_s, b)
     return np.asarray(b * kl(log_t, log_m) + (1 - b) * kl(log_s, log_m))
 
 
@@ -118,7 +124,7 @@ def slopes_of(log_t: Array, log_s: Array, divergence: str, beta: float) -> Array
         return np.asarray(s - np.exp(log_t))
     if divergence == "jsd":
         b = log_t.dtype.type(beta)
-        share, log_q = 1 - b, np.logaddexp(np.log(b) + log_t, np.log(1 - b) + log_s)
+        share, log_q = 1 - b, log_mixture(log_t, log_s, b)
     d = log_s - log_q
     return np.asarray(share * s * (d - (s * d).sum(axis=-1, keepdims=True, dtype=s.dtype)))
 

@@ -242,7 +242,7 @@ def distilled_slopes_in_two_steps(
         elif divergence == "reverse_kl":
             d = s * (log_s - log_t + 1)
         else:
-            log_m = np.logaddexp(np.log(b) + log_t, np.log(1 - b) + log_s)
+            log_m = textbook.log_mixture(log_t, log_s, b)
             through_m = -(b * t + (1 - b) * s) * np.exp(np.log(1 - b) + log_s - log_m)
             d = (1 - b) * s * (log_s - log_m + 1) + through_m
         return np.asarray(d - s * d.sum(axis=-1, keepdims=True, dtype=s.dtype))
