@@ -29,7 +29,7 @@ from .certified import Limbs
 from .export import ANSWERS, plain
 from .questions import CHECKED, Question, operations_there, questions
 from .store import DATA
-from .submission import AnswerFault, Declared, declared_in, json_of, shown, surplus, tensors_of
+from .submission import AnswerFault, Declared, declared_in, json_of, shown, surplus, surplus_tensors, tensors_of
 
 HEADER_ROOM = 2**16                                                             # bytes that an answer may have beyond its numbers
 
@@ -55,11 +55,15 @@ class Criterion:
 
 @dataclass
 class Grade:
-    """The marks of one submission; `flags` are what whoever judges should look at."""
+    """The marks of one submission; `flags` are what whoever judges should look at.
+
+    unknown   names of tensors that answer nothing -> the files that hold them; one flag tells of them all
+    """
 
     submission: str
     criteria: list[Criterion] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
+    unknown: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def score(self) -> int:
@@ -132,10 +136,10 @@ def grade(folders: Sequence[Path], operations: Sequence[str] = (), *, golden: Pa
     for number, question in enumerate(asked):
         measures: dict[Any, dict[str, Measure]] = {}
         for i, (folder, one) in enumerate(zip(folders, grades)):
-            one.criteria.append(_criterion(folder, question, said[i], measures, one.flags))
+            one.criteria.append(_criterion(folder, question, said[i], measures, one))
             progress(number * len(folders) + i + 1, len(asked) * len(folders))
     for folder, one in zip(folders, grades):
-        one.flags += surplus(folder, [question.file for question in asked], others)
+        one.flags += [*surplus_tensors(one.unknown), *surplus(folder, [question.file for question in asked], others)]
     return grades
 
 
@@ -169,7 +173,7 @@ def _given(path: Path) -> Declared:
         raise UsageError(f"--declaration: {fault}") from None
 
 
-def _criterion(folder: Path, question: Question, said: Declared, measures: dict[Any, dict[str, Measure]], flags: list[str]) -> Criterion:
+def _criterion(folder: Path, question: Question, said: Declared, measures: dict[Any, dict[str, Measure]], one: Grade) -> Criterion:
     """The marks for one case. A failure of the judge itself costs no other case, and is told apart."""
     name, most = question.name, 1 if question.is_object else len(question.wanted)
     try:
@@ -179,13 +183,13 @@ def _criterion(folder: Path, question: Question, said: Declared, measures: dict[
         usual = _remembered(question, Declared(), measures)                     # the defaults say what counts, whatever is declared
         counting = [result for result, measure in usual.items() if measure.promises]
         most = len(counting)
-        lost = _judge_results(folder, question, _remembered(question, said, measures), counting, flags)
+        lost = _judge_results(folder, question, _remembered(question, said, measures), counting, one.unknown)
         unjudged = [f"{result}: not judged, the defaults promise nothing here" for result in usual if result not in counting]
         return Criterion(name, most - len(lost), most, "; ".join([*lost, *unjudged]))
     except AnswerFault as fault:
         return Criterion(name, 0, most, str(fault))
     except Exception as error:                                                  # ours, not theirs: the rest is still judged
-        flags.append(f"the judge failed on {name}: {type(error).__name__}: {shown(str(error))}")
+        one.flags.append(f"the judge failed on {name}: {type(error).__name__}: {shown(str(error))}")
         return Criterion(name, 0, most, "the judge failed, see the flags")
 
 
@@ -248,13 +252,13 @@ def compared(name: str, got: Array, right: Limbs, allowed: Float64) -> Compariso
 
 
 def _judge_results(folder: Path, question: Question, measures: Mapping[str, Measure], counting: Sequence[str],
-                   flags: list[str]) -> list[str]:  # fmt: skip
+                   unknown: dict[str, list[str]]) -> list[str]:  # fmt: skip
     """Why the counting results lose points, one reason a point. Raises AnswerFault where the file cannot be read."""
     file = f"{ANSWERS}/{question.file}"
     tensors = tensors_of(folder, file, HEADER_ROOM + 8 * sum(measure.right.hi.size for measure in measures.values()))
-    unknown = [shown(name) for name in tensors if name not in measures]
-    if unknown:
-        flags.append(f"{file}: tensors that answer nothing: {shown(', '.join(unknown))}")
+    surplus_names = shown(", ".join(shown(name) for name in tensors if name not in measures))
+    if surplus_names:
+        unknown.setdefault(surplus_names, []).append(question.file)
     told = (_fault(name, tensors.get(name), measures[name]) for name in counting)
     return [reason for reason in told if reason]
 

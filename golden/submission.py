@@ -8,7 +8,7 @@ import math
 import os
 import stat
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -153,6 +153,14 @@ def _conventions(given: Any) -> dict[str, str]:
             raise ValueError(f"conventions: got {name!r}; want some of {', '.join(CONVENTIONS)}")
         declared({name: value}, CONVENTIONS[name].operations[0])
     return given
+
+
+def surplus_tensors(unknown: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """A flag with the tensors that answer nothing, as far as they fit; `unknown` is their names -> the files that hold them."""
+    if unknown:
+        told = [f"{names} in {files[0]}" + (f" and {len(files) - 1} more" if files[1:] else "") for names, files in unknown.items()]
+        more = f"; {len(told) - MOST_SHOWN} other kinds" if len(told) > MOST_SHOWN else ""
+        yield f"tensors that answer nothing: {'; '.join(told[:MOST_SHOWN])}{more}"
 
 
 def surplus(root: Path, known: Iterable[str], others: Collection[str]) -> Iterator[str]:

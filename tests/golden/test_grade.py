@@ -18,6 +18,7 @@ from oracles.golden.certified import Limbs
 from oracles.golden.export import INDEX, export
 from oracles.golden.grade import Grade, compared, grade
 from oracles.golden.questions import questions
+from oracles.golden.submission import LONGEST, MOST_SHOWN
 from oracles.properties import safetensors_file
 from oracles.properties.declaration import UsageError
 
@@ -329,8 +330,24 @@ def test_surplus_files_and_tensors_are_named(student: Path) -> None:
     (student / "answers" / "up").symlink_to(student.parent)
     one = judged(student)
     assert one.full
-    assert one.flags == [f"{FILE}: tensors that answer nothing: dq", "files that answer nothing: soft?[31m?max/p, softmax/pair.txt, up"]
+    assert one.flags == ["tensors that answer nothing: dq in merge_attention/near.safetensors",
+                         "files that answer nothing: soft?[31m?max/p, softmax/pair.txt, up"]  # fmt: skip
     "".join(one.flags).encode()
+
+
+def test_tensors_under_other_names_are_one_flag(student: Path) -> None:
+    """A whole folder that calls the results otherwise; and names that are made to fill the screen."""
+    for path in (student / "answers").rglob("*.safetensors"):
+        changed(lambda t: t.update({f"{name}put": t.pop(name) for name in list(t)}))(path)
+    one = judged(student)
+    assert one.score == 0
+    assert one.flags == ["tensors that answer nothing: pput in softmax/one-entry.safetensors and 14 more; "
+                         "lseput, output in merge_attention/smallest.safetensors and 11 more"]  # fmt: skip
+    for number, path in enumerate(sorted((student / "answers").rglob("*.safetensors"))):
+        changed(lambda t, number=number: t.update({f"{number:02d}" * 300: np.zeros(1)}))(path)
+    (flag,) = judged(student).flags
+    assert flag.endswith(f"; {27 - MOST_SHOWN} other kinds")
+    assert len(flag) < (MOST_SHOWN + 1) * (LONGEST + 60)
 
 
 def test_many_surplus_files_are_counted(student: Path) -> None:
