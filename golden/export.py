@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,9 @@ def export(folder: Path, operations: Sequence[str] = (), *, golden: Path = DATA)
             (temporary / ANSWERS / question.case.operation).mkdir(parents=True, exist_ok=True)
         _put(temporary / INDEX, _index(asked))
         names = list(dict.fromkeys(question.case.operation for question in asked))
-        for name in names:
-            _put(temporary / "operations" / f"{name}.md", _page(name, asked).encode())
+        there = operations_there(golden)
+        for name in _with_referred(names, there):
+            _put(temporary / "operations" / f"{name}.md", _page(name, asked, there).encode())
         for source in sorted(READERS.iterdir()):
             if source.is_file() and source.name != "README.md":
                 _put(temporary / "readers" / source.name, source.read_bytes())
@@ -135,14 +137,13 @@ def _entry(question: Question) -> dict[str, Any]:
             "answer": f"{ANSWERS}/{question.file}", "results": results, "withheld": list(question.withheld)}  # fmt: skip
 
 
-def _page(name: str, asked: Sequence[Question]) -> str:
-    """What an operation computes, in the words of its oracle."""
-    functions = OBJECTS.get(name, (name,))
+def _page(name: str, asked: Sequence[Question], there: Collection[str]) -> str:
+    """What an operation computes, in the words of its oracle, and of the functions that these words name."""
     lines = [f"# {name}", ""]
     if name in CHECKED:
         lines += [CHECKED[name].summary, ""]
-    for function in functions:
-        oracle = CHECKED[name].oracle if name in CHECKED else getattr(reference, function)
+    for function in _functions(name, there):
+        oracle = _oracle(function)
         lines += ["```text", f"{function}{_bare_signature(oracle)}", "", _without_examples(oracle), "```", ""]
     if name in NOTES:
         lines += [NOTES[name], ""]
@@ -150,6 +151,33 @@ def _page(name: str, asked: Sequence[Question]) -> str:
     if withheld:
         lines += [f"`{'` and `'.join(withheld)}` are not in the input files, since they answer other cases: compute them.", ""]
     return "\n".join(lines)
+
+
+def _with_referred(names: Sequence[str], there: Collection[str]) -> list[str]:
+    """Operations, and those that their pages refer to, as in "other arguments as in `attention`", and so on."""
+    found = list(names)
+    for name in found:                                                          # which grows
+        spoken_of = [word for function in _functions(name, there) for word in _spoken_of(function)]
+        found += [word for word in dict.fromkeys(spoken_of) if word in there and word not in found]
+    return found
+
+
+def _functions(name: str, there: Collection[str]) -> list[str]:
+    """What stands on the page of an operation: its function or class, and what these speak of that has no page of its own."""
+    found = list(OBJECTS.get(name, (name,)))
+    for function in found:                                                      # which grows
+        found += [word for word in _spoken_of(function) if word not in there and word not in found]
+    return found
+
+
+def _spoken_of(function: str) -> list[str]:
+    """The functions and classes of the reference that a docstring names, as `name` or as a call."""
+    words = re.findall(r"`([A-Za-z]\w*)`|\b([A-Za-z]\w*)\(", _without_examples(_oracle(function)))
+    return [word for word in dict.fromkeys(quoted or called for quoted, called in words) if callable(getattr(reference, word, None))]
+
+
+def _oracle(name: str) -> Any:
+    return CHECKED[name].oracle if name in CHECKED else getattr(reference, name)
 
 
 def _without_examples(function: Any) -> str:

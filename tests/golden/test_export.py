@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from oracles import reference
 from oracles.golden import export as exporting
 from oracles.golden import questions as asking
 from oracles.golden.export import INDEX, INPUTS, READERS, export
@@ -129,6 +131,23 @@ def test_every_operation_has_a_page_without_examples(exported: Path) -> None:
     assert all("Source: " in text and ">>>" not in text for text in pages.values())
     assert "are not in the input files" in pages["attention_backward"]
     assert "are not in the input files" not in pages["attention"]
+
+
+ATTENTION = {"attention", "visible_keys", "softmax"}                            # whose scores, visible keys and softmax it speaks of
+
+
+@pytest.mark.parametrize(("operation", "beside"), [
+    ("softmax", set()), ("attention_backward", ATTENTION), ("mla_attention", ATTENTION), ("dequantize", {"quantize"}),
+    ("mtp_loop", {"speculative_loop", "speculative_verify"}), ("ring_attention_backward", {"ring_attention", *ATTENTION}),
+])  # fmt: skip
+def test_pages_that_a_page_refers_to_are_there(operation: str, beside: set[str], tmp_path: Path) -> None:
+    """`Other arguments as in attention` is of no use without that page; what has no page of its own stands where it is spoken of."""
+    export(tmp_path / "cases", [operation])
+    pages = {path.stem: path.read_text() for path in (tmp_path / "cases" / "operations").iterdir()}
+    assert set(pages) == {operation, *beside}
+    told = [line.partition("(")[0] for text in pages.values() for line in text.splitlines()]
+    for word in (word for text in pages.values() for word in re.findall(r"`(\w+)`", text)):
+        assert not callable(getattr(reference, word, None)) or word in told
 
 
 def test_one_operation_alone(tmp_path: Path) -> None:
