@@ -15,7 +15,7 @@ from rich.table import Table
 
 from oracles.properties.declaration import UsageError
 
-from .grading_commands import export_command
+from .grading_commands import export_command, whole_golden_files
 from .rendering import console
 
 golden_app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None,
@@ -114,9 +114,12 @@ def make(
     from oracles.golden import store
     from oracles.golden.difference import of_provers
 
-    before = store.read_manifest() if (store.DATA / store.MANIFEST).is_file() else []
-    target = out or store.DATA
-    held = {entry.name: (store.DATA / entry.file).read_bytes() for entry in before}
+    target, damage = out or store.DATA, ""
+    try:
+        before = store.read_manifest(store.DATA)
+    except store.GoldenFault as fault:                                          # no reason not to make them anew
+        before, damage = [], str(fault)
+    held = {entry.name: (store.DATA / entry.file).read_bytes() for entry in before if (store.DATA / entry.file).is_file()}
     with _progress(quiet=as_json) as show:
         try:
             entries = store.make(target, progress=show)
@@ -126,8 +129,10 @@ def make(
     gone = sorted(set(held) - {entry.name for entry in entries})
     provers = of_provers(before, entries)
     if as_json:
-        print(json.dumps({"files": len(entries), "changed": changed, "gone": gone, "provers": provers}, indent=1))
+        print(json.dumps({"files": len(entries), "changed": changed, "gone": gone, "provers": provers, "damaged": damage}, indent=1))
         return
+    if damage:
+        console().print(f"nothing to compare with: {damage}", markup=False)
     console().print(f"{len(entries)} files in {target}: " + ("all as they were" if not changed and not gone else
                     f"{len(changed)} other than they were, {len(gone)} gone: {', '.join([*changed, *gone][:10])}"))  # fmt: skip
     if provers:
@@ -168,7 +173,7 @@ def measure(
     """Every oracle against the certified values: the worst error over the float64 bound, and in units in the last place."""
     from oracles.golden.measuring import measured, written
 
-    with _progress(quiet=as_json) as show:
+    with _progress(quiet=as_json) as show, whole_golden_files():
         rows = measured(progress=show)
     if page is not None:
         try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,7 +36,8 @@ def export_command(
     """Write the inputs of golden cases, without an answer, for programs in any language; `oracles grade` judges what they answer."""
     from oracles.golden.export import export
 
-    asked = export(folder, operation or ())
+    with whole_golden_files():
+        asked = export(folder, operation or ())
     counts: dict[str, int] = {}
     for question in asked:
         counts[question.case.operation] = counts.get(question.case.operation, 0) + 1
@@ -62,7 +64,7 @@ def grade_command(
     from oracles.golden.grade import grade
     from oracles.golden.grade_report import csv_of, junit_of, markdown_of
 
-    with _progress(quiet=as_json) as progress:
+    with _progress(quiet=as_json) as progress, whole_golden_files():
         task = progress.add_task("grading", total=None)
         grades = grade(folders, operation or (), declaration=declaration,
                        progress=lambda done, total: progress.update(task, completed=done, total=total))  # fmt: skip
@@ -75,6 +77,18 @@ def grade_command(
     else:
         console().print(grades_view(grades))
     raise typer.Exit(0 if all(one.full for one in grades) else 1)
+
+
+@contextmanager
+def whole_golden_files() -> Iterator[None]:
+    """Golden files of this package that are damaged are said to be so, whatever they were wanted for."""
+    from oracles.golden.store import GoldenFault
+
+    try:
+        yield
+    except GoldenFault as fault:
+        raise UsageError(f"golden files of this package are damaged: {fault}; `oracles golden verify` lists all, "
+                         "`oracles golden make` writes them anew") from None  # fmt: skip
 
 
 def grades_view(grades: Sequence[Grade]) -> Group:

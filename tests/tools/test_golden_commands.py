@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oracles.golden import measuring, store
+from oracles.golden import questions as asking
+from oracles.golden.trace_stream import stream_traces
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "golden.md"
 
@@ -45,6 +48,35 @@ def test_a_changed_byte_is_a_failure_with_a_name(oracles: Any, spoilt: Path) -> 
     assert ended.code == 1
     assert ended.data["failed"] == ["softmax/pair.safetensors: changed bytes: its SHA-256 is another than the manifest's"]
     assert "FAILED softmax/pair.safetensors" in oracles("golden", "verify", "--folder", str(spoilt), "--seconds", "0").out
+
+
+@pytest.mark.parametrize("manifest", ["", "{", None])
+def test_a_damaged_package_is_made_anew(manifest: str | None, oracles: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its manifest is empty, cut short or gone."""
+    monkeypatch.setattr(store, "DATA", tmp_path / "data")
+    monkeypatch.setattr(store, "make", partial(store.make, sets=(), questions=lambda: stream_traces()[:1]))
+    (tmp_path / "data").mkdir()
+    if manifest is not None:
+        (tmp_path / "data" / store.MANIFEST).write_text(manifest)
+    ended = oracles("golden", "make")
+    assert (ended.code, "nothing to compare with: manifest.json: " in ended.out) == (0, True)
+    assert "all as they were" in oracles("golden", "make").out
+    (entry,) = store.read_manifest(tmp_path / "data")
+    (tmp_path / "data" / entry.file).unlink()
+    ended = oracles("golden", "make", "--json")
+    assert (ended.data["changed"], ended.data["damaged"]) == ([entry.name], "")
+
+
+@pytest.mark.parametrize("words", [("golden", "export", "cases"), ("grade", "."), ("golden", "measure")])
+def test_nobody_is_judged_by_damaged_golden_files(words: tuple[str, ...], oracles: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(folder: Path = store.DATA) -> None:
+        raise store.GoldenFault("changed bytes", "manifest.json", "its digest is another")
+
+    monkeypatch.setattr(asking, "read_manifest", damaged)
+    monkeypatch.setattr(store, "read_manifest", damaged)
+    ended = oracles(*words)
+    assert (ended.code, ended.out.strip()) == (2, "")
+    assert ended.err.startswith("oracles: golden files of this package are damaged: manifest.json: changed bytes: its digest is another; ")
 
 
 def test_no_golden_folder_is_a_failure_of_verify_and_bad_usage_elsewhere(oracles: Any, tmp_path: Path) -> None:
