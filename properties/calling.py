@@ -78,12 +78,14 @@ class MalformedResult(ValueError):
 def named_results(declaration: Declaration, returned: Any, buffers: Mapping[str, Any], given: Iterable[str]) -> dict[str, Array]:
     """The returned value as {result name: array}: one array, a tuple in the contract's order, or a dict by name.
 
-    A result that is a list of arrays comes as a list or tuple; returned alone, as a list, it is the first result. Of results that there
-    are only with an argument, a tuple may hold those of the arguments given, or all with None where there is none.
+    A result that is a list of arrays comes as a list or tuple; returned alone, as a list, it is the first result; where
+    its argument is given as one array, it is one too. Of results that there are only with an argument, a tuple may hold those of the
+    arguments given, or all with None where there is none.
 
     buffers: what the results were written to, where the subject takes them so or writes in place; then what it returns is not looked at.
     """
-    names, lists = SIGNATURES[declaration.operation].results, SIGNATURES[declaration.operation].lists
+    signature, given = SIGNATURES[declaration.operation], set(given)
+    names, lists = signature.results, tuple(name for name in signature.lists if signature.as_array.get(name) not in given)
     if buffers:
         return {name: to_numpy(array) for name, array in buffers.items()}
     if isinstance(returned, Mapping):
@@ -94,7 +96,7 @@ def named_results(declaration: Declaration, returned: Any, buffers: Mapping[str,
     if isinstance(returned, tuple | list) and not (isinstance(returned, list) and names[0] in lists):
         if not 1 <= len(returned) <= len(names):
             raise MalformedResult(f"returned {len(returned)} values; want {', '.join(names)}")
-        due = tuple(name for name in names if SIGNATURES[declaration.operation].given_with.get(name) in (None, *given))
+        due = tuple(name for name in names if signature.given_with.get(name) in (None, *given))
         named = zip(due if len(returned) == len(due) else names, returned)
         return _arrays({name: value for name, value in named if value is not None}, lists)
     return _arrays({names[0]: returned}, lists)

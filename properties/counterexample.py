@@ -127,6 +127,7 @@ def _repro(operation: Operation, subject: Subject, law: Law, case: Case, judgeme
         "required": list(operation.signature.required), "results": list(operation.signature.results),
         "given_with": dict(operation.signature.given_with),
         "laid_out": list(operation.signature.laid_out), "lists": list(operation.signature.lists),
+        "as_array": dict(operation.signature.as_array),
         "in_place": list(declaration.in_place), "handed_back": list(operation.signature.handed_back),
         "dtypes": {name: result_format(operation.signature, name, arithmetic) for name in operation.signature.results},
         "shapes": {name: list(value.shape) for name, value in operation.answer(judged, declaration.conventions).items()},

@@ -18,6 +18,7 @@ class Coverage:
     cross_lengths   Lq != Lk
     empty           zero-length B, Lq or Lk
     negative_scale  scale < 0
+    lists           lists of arrays, where one array whose first axis counts the members may stand for them
     length_multiple lengths it takes are multiples of this
     only            (option, values it takes) for options of a few values, such as a pairing or the kind of a scaling; absent: all
     """
@@ -31,6 +32,7 @@ class Coverage:
     cross_lengths: bool = True
     empty: bool = True
     negative_scale: bool = True
+    lists: bool = True
     length_multiple: int = 1
     only: tuple[tuple[str, tuple[str, ...]], ...] = ()
 

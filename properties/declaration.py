@@ -16,7 +16,7 @@ from .signatures import SIGNATURES, Signature
 Function = TypeVar("Function", bound=Callable[..., Any])
 ATTRIBUTE = "__oracles_declarations__"
 PROMISES = ("deterministic", "batch_invariant", "validates_input")
-REFUSABLE = ("grouped", "value_dim", "cross_lengths", "empty", "negative_scale")
+REFUSABLE = ("grouped", "value_dim", "cross_lengths", "empty", "negative_scale", "lists")
 LAYOUTS = ("bhld", "blhd")
 FORMATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")  # what a tensor file holds
 FRAMEWORKS = ("numpy", "torch", "jax", "cupy")
@@ -96,7 +96,7 @@ def subject(
                 A boolean argument (`is_causal`, or `causal` with a boolean default) must declare one: it gets True for it
     head_dims   sizes D and Dv it takes; undeclared: any.   length_multiple: lengths are multiples of this
     refuses     of "grouped" (Hq != Hkv), "value_dim" (Dv != D), "cross_lengths" (Lq != Lk), "empty" (a length 0),
-                "negative_scale": what it does not take
+                "negative_scale", "lists" (of arrays, where one array may stand for them): what it does not take
     arithmetic  an `Arithmetic`, or the name of a preset: the roundings it may make
     conventions see `oracles.properties.conventions.CONVENTIONS`
     framework   arrays it takes: "numpy", "torch", "jax" or "cupy"
@@ -234,7 +234,7 @@ def _buffers(names: tuple[str, ...], contract: Signature) -> tuple[str, ...]:
     for name in names:
         if name in _both_ways(contract):
             raise UsageError(f"buffers: got {name!r}, which is an argument too; want in_place=[{name!r}] where it is written to")
-    return _among(names, tuple(name for name in contract.results if name not in contract.lists), "buffers")
+    return _among(names, tuple(name for name in contract.results if name not in contract.lists or name in contract.as_array), "buffers")
 
 
 def _both_ways(contract: Signature) -> tuple[str, ...]:

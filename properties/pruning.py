@@ -10,7 +10,8 @@ import numpy as np
 from oracles import reference
 
 from . import bounds
-from .bounds.pruning import counts_of
+from .array_lists import spread
+from .bounds.pruning import counts_of, ranked_together
 from .case import Case
 from .comparison import Float64
 from .laws.pruning import GRADUAL_LAWS, PRUNE_2_4_LAWS, PRUNE_LAWS
@@ -39,13 +40,15 @@ def prune_magnitude_answer(case: Case, conventions: Mapping[str, str]) -> dict[s
     """The oracle's masks; with the nearest whole number of weights where the subject declares that."""
     given = case.arguments()
     if conventions["pruned_count"] == "floor" or given.get("rule", "count") == "quantile":
-        return as_float64({"masks": reference.prune_magnitude(**given)})
-    w = np.abs(np.asarray(given["weights"], np.float64))
-    rows = w.reshape(1, -1) if given["scope"] == "global" else w.reshape(len(w), w.size // max(len(w), 1))
-    masks = np.ones(rows.shape)
-    for mask, row in zip(masks, rows):
+        masks = reference.prune_magnitude(**given)
+        return as_float64(spread("masks", masks) if isinstance(masks, list) else {"masks": masks})
+
+    def kept(row: Float64) -> Float64:
+        mask = np.ones(row.shape)
         mask[np.argsort(row, kind="stable")[: counts_of(given["sparsity"], len(row), "nearest")[0]]] = 0.0
-    return {"masks": masks.reshape(w.shape)}
+        return mask
+
+    return ranked_together(given["weights"], given["scope"], kept)
 
 
 PRUNE_MAGNITUDE = Operation(

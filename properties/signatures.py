@@ -18,6 +18,7 @@ class Signature:
     choices     options without a default that take one of a few values; a subject without such an argument says which it means
     moments     arguments and results that are an optimizer's moments, which may have a format of their own
     lists       arguments and results that are lists of arrays, one array of a case for each member: see `array_lists`
+    as_array    results of lists that come as one array where the list argument of that name does, whose first axis counts the members
     kinds       options that are records: the kinds there are, "none" for None, of which a subject may take some only; and options
                 of few values that have a default
     given_with  results that there are only where this argument is given
@@ -32,6 +33,7 @@ class Signature:
     booleans: tuple[str, ...] = ()
     moments: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
+    as_array: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     given_with: Mapping[str, str] = field(default_factory=dict)
@@ -160,7 +162,8 @@ SIGNATURES: dict[str, Signature] = {
     "quantized_matmul": Signature(("x", "q", "scale"), ("x_scale", "bias"), ("out",)),
     "dequantize_blockwise": Signature(("codes", "absmax"), ("block", "codebook", "absmax_scale", "absmax_offset"), ("out",)),
     "prune_magnitude": Signature(
-        ("weights",), ("sparsity", "scope", "rule"), ("masks",), booleans=("masks",), choices={"scope": ("layer", "global")}
+        ("weights",), ("sparsity", "scope", "rule"), ("masks",), booleans=("masks",), lists=("weights", "masks"),
+        as_array={"masks": "weights"}, choices={"scope": ("layer", "global")},
     ),
     "prune_2_4": Signature(("w",), ("axis",), ("mask",), booleans=("mask",)),
     "gradual_masks": Signature(

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from .arithmetic import ResolvedArithmetic
+from .array_lists import whole_name
 from .case import Case
 from .comparison import Float64
 from .operation import INTEGER, Operation, is_of_format, result_format
@@ -52,7 +53,7 @@ class Trial:
     def run_again(self) -> Outcome:
         """One more run of the subject on the same case."""
         shapes = {name: (self.wanted[name].shape, self._format(name).replace(INTEGER, "int64"))
-                  for name in self.subject.declaration.buffers if name in self.wanted}  # fmt: skip
+                  for name in self.wanted if whole_name(name) in self.subject.declaration.buffers}  # fmt: skip
         return self.subject.run(self.case, shapes)
 
     def _format(self, name: str) -> str:

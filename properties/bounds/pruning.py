@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from math import ceil, floor
 from typing import Any
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from oracles.properties.arithmetic import ResolvedArithmetic
 from oracles.reference.arguments import Bool, Float64
 
+from ..array_lists import spread
 from ..conventions import declared
 from .sums import roundings
 
@@ -36,24 +37,45 @@ def counts_of(sparsity: float, n: int, convention: str) -> tuple[int, int]:
 
 
 def prune_magnitude_bound(
-    arithmetic: ResolvedArithmetic, weights: ArrayLike, *, sparsity: float, scope: str, rule: str = "count",
+    arithmetic: ResolvedArithmetic, weights: ArrayLike | Sequence[ArrayLike], *, sparsity: float, scope: str, rule: str = "count",
     conventions: Mapping[str, str] | None = None,
 ) -> dict[str, Float64]:  # fmt: skip
-    """Where a legal mask may differ from the oracle's: {"masks"}, 0 where it may not, inf where a rounding or a convention decides.
+    """Where a legal mask may differ from the oracle's: 0 where it may not, inf where a rounding or a convention decides.
 
         count      the weights between the least and the largest count (`counts_of`); with ties left open, all that equal the border
         quantile   | |w| - t | <= 4 u (|a| + |b|) + n 2^-20 |b - a|,  t between the order statistics a and b; none where t = a exactly
+
+    {"masks"} of the shape of an array of layers; {"masks.0", "masks.1", ...} for a list of them.
 
     >>> from oracles.properties import Arithmetic
     >>> prune_magnitude_bound(Arithmetic().resolve("float32"), np.ones((1, 4)), sparsity=0.5, scope="layer")["masks"]
     array([[0., 0., 0., 0.]])
     """
     chosen = declared({}, "prune_magnitude") if conventions is None else conventions
-    w = np.abs(np.asarray(weights, np.float64))
     u = roundings(arithmetic).inputs.u + roundings(arithmetic).elementwise.u
-    rows = w.reshape(1, -1) if scope == "global" else w.reshape(len(w), w.size // max(len(w), 1))
-    left_open = [_open_quantile(row, sparsity, u) if rule == "quantile" else _open_count(row, sparsity, chosen) for row in rows]
-    return {"masks": np.where(np.array(left_open, bool).reshape(w.shape), np.inf, 0.0)}
+
+    def allowed(row: Float64) -> Float64:
+        left_open = _open_quantile(row, sparsity, u) if rule == "quantile" else _open_count(row, sparsity, chosen)
+        return np.where(left_open, np.inf, 0.0)
+
+    return ranked_together(weights, scope, allowed)
+
+
+def ranked_together(weights: ArrayLike | Sequence[ArrayLike], scope: str, judged: Callable[[Float64], Float64]) -> dict[str, Float64]:
+    """What `judged` says of the magnitudes that are ranked together, all of them or each layer's, in the form of masks.
+
+    >>> ranked_together([np.ones(2), np.ones((1, 3))], "global", lambda w: w * w.size)
+    {'masks.0': array([5., 5.]), 'masks.1': array([[5., 5., 5.]])}
+    """
+    layers = [np.abs(np.asarray(w, np.float64)) for w in weights]               # type: ignore[union-attr]
+    rows = [w.reshape(-1) for w in layers]
+    if scope == "global":
+        ends = np.cumsum([row.size for row in rows])[:-1]
+        rows = np.split(judged(np.concatenate(rows)), ends) if rows else []
+    else:
+        rows = [judged(row) for row in rows]
+    masks = [row.reshape(w.shape) for row, w in zip(rows, layers)]
+    return {"masks": np.array(masks).reshape(weights.shape)} if isinstance(weights, np.ndarray) else spread("masks", masks)
 
 
 def gradual_masks_bound(arithmetic: ResolvedArithmetic, history: Any, *, sparsities: ArrayLike, scope: str) -> dict[str, Float64]:

@@ -13,32 +13,36 @@ from numpy.typing import NDArray
 from oracles.reference import FloatFormat
 
 from .. import regimes, shrinking
+from ..array_lists import spread
 from ..case import Case, Option
 from ..case_source import RecipeSource, balanced_table
 from ..coverage import Coverage
 from ..regimes import in_format
 from .attention import DTYPES
 from .attention_arrays import generator
-from .layouts import LAYOUTS
+from .layouts import LAYOUTS, laid_out
 from .sampling import rows_laid_out
 
 Array = NDArray[Any]
 SPARSITIES = {"half": 0.5, "none": 0.0, "quarter": 0.25, "nine_tenths": 0.9, "most": 0.9375, "all": 1.0, "odd": 0.29}
 SCOPES = ("layer", "global")
 RULES = ("count", "quantile")
+# Layers as one array: rows of n, matrices, kernels with an axis of one channel; or as a list, each layer of a shape of its own.
+FORMS = ("rows", "matrices", "kernels", "list")
 # A layer far smaller than the others; many equal magnitudes of either sign; half of them zeros.
 VALUES = ("normal", "small_layer", "ties", "zeros", "constant", "tiny", "huge", "outlier_channel")
 
 
 @dataclass(frozen=True)
 class MagnitudeRecipe:
-    """One case of prune_magnitude: L layers of n weights."""
+    """One case of prune_magnitude: L layers of n weights, or of some more by the form."""
 
     L: int = shrinking.size_field()
     n: int = shrinking.size_field()
     sparsity: str = shrinking.choice_field(tuple(SPARSITIES))
     scope: str = shrinking.choice_field(SCOPES)
     rule: str = shrinking.choice_field(RULES)
+    form: str = shrinking.choice_field(FORMS)
     values: str = shrinking.choice_field(VALUES)
     dtype: str = shrinking.choice_field(DTYPES)
     strides: str = shrinking.choice_field(LAYOUTS)
@@ -50,6 +54,7 @@ def covered_magnitude(recipe: MagnitudeRecipe, coverage: Coverage) -> MagnitudeR
     least, scopes = int(not coverage.empty), coverage.levels("scope", SCOPES)
     return replace(recipe, L=max(recipe.L, 1), n=max(recipe.n, least), scope=recipe.scope if recipe.scope in scopes else scopes[0],
                    rule=recipe.rule if "rule" in coverage.arguments else "count",
+                   form=recipe.form if coverage.lists or recipe.form != "list" else "kernels",
                    dtype=recipe.dtype if recipe.dtype in coverage.dtypes else coverage.dtypes[0])  # fmt: skip
 
 
@@ -59,9 +64,12 @@ def magnitude_table(coverage: Coverage) -> tuple[MagnitudeRecipe, ...]:
     corners = (MagnitudeRecipe(L=2, n=8, seed=1), MagnitudeRecipe(L=2, n=8, values="ties", seed=2), MagnitudeRecipe(L=2, n=0, seed=3),
                MagnitudeRecipe(L=3, n=20, scope="global", values="small_layer", sparsity="nine_tenths", seed=4),
                MagnitudeRecipe(L=2, n=9, rule="quantile", seed=5),
-               MagnitudeRecipe(L=1, n=4352, sparsity="nine_tenths", seed=6))  # fmt: skip
-    levels: dict[str, Any] = {"sparsity": tuple(SPARSITIES), "scope": SCOPES, "rule": RULES, "values": VALUES, "dtype": coverage.dtypes,
-                              "strides": LAYOUTS}  # fmt: skip
+               *(MagnitudeRecipe(L=1, n=4352, sparsity="nine_tenths", rule=rule, seed=6) for rule in RULES),
+               *(MagnitudeRecipe(L=2, n=5, form=form, scope=scope, seed=7) for form in FORMS[1:] for scope in SCOPES),
+               MagnitudeRecipe(L=5, n=3, form="list", values="ties", seed=8), MagnitudeRecipe(L=1, n=4, form="list", seed=9),
+               MagnitudeRecipe(L=3, n=0, form="list", seed=10))  # fmt: skip
+    levels: dict[str, Any] = {"sparsity": tuple(SPARSITIES), "scope": SCOPES, "rule": RULES, "form": FORMS, "values": VALUES,
+                              "dtype": coverage.dtypes, "strides": LAYOUTS}  # fmt: skip
     rows = balanced_table({**levels, "L": (1, 2, 3), "n": (1, 2, 7, 16, 33, 100)}, 56, crossed=tuple(levels))
     recipes = [*corners, *(MagnitudeRecipe(seed=100 + index, **row) for index, row in enumerate(rows))]
     return tuple(dict.fromkeys(covered_magnitude(recipe, coverage) for recipe in recipes))
@@ -71,18 +79,32 @@ def magnitude_recipes(coverage: Coverage) -> st.SearchStrategy[MagnitudeRecipe]:
     """Random recipes inside a coverage: a fixed number of draws, the mapping afterwards."""
     return st.builds(
         MagnitudeRecipe, L=st.sampled_from((1, 2, 3)), n=st.integers(0, 60), sparsity=st.sampled_from(tuple(SPARSITIES)),
-        scope=st.sampled_from(SCOPES), rule=st.sampled_from(RULES), values=st.sampled_from(VALUES), dtype=st.sampled_from(coverage.dtypes),
-        strides=st.sampled_from(LAYOUTS), seed=st.integers(0, 2**32 - 1),
+        scope=st.sampled_from(SCOPES), rule=st.sampled_from(RULES), form=st.sampled_from(FORMS), values=st.sampled_from(VALUES),
+        dtype=st.sampled_from(coverage.dtypes), strides=st.sampled_from(LAYOUTS), seed=st.integers(0, 2**32 - 1),
     ).map(lambda recipe: covered_magnitude(recipe, coverage))  # fmt: skip
 
 
 def build_magnitude(recipe: MagnitudeRecipe) -> Case:
-    """weights (L, n): the first axis counts layers."""
-    w = weights_of(recipe.values, (recipe.L, recipe.n), recipe.dtype, generator(recipe.seed, "values"))
+    """weights (L, n), (L, n, 3) or (L, n, 1, 2, 2): the first axis counts layers; or weights.0, weights.1, ..., of 1 to 4 axes."""
+    L, n, g = recipe.L, recipe.n, generator(recipe.seed, "values")
+    listed = ((n,), (2, n), (n, 1, 2), (1,), (1, 2, n, 3))                      # one weight, one channel, one, two, three, four axes
+    if recipe.form == "list":
+        shapes = [listed[(i + recipe.seed) % len(listed)] for i in range(L)]
+        layers = [weights_of(recipe.values if i == L - 1 else recipe.values.replace("small_layer", "normal"), (1, *shape), recipe.dtype, g)
+                  for i, shape in enumerate(shapes)]  # fmt: skip
+        arrays = spread("weights", (in_memory(w, recipe.strides)[0] for w in layers))
+    else:
+        shape = {"rows": (L, n), "matrices": (L, n, 3), "kernels": (L, n, 1, 2, 2)}[recipe.form]
+        arrays = {"weights": in_memory(weights_of(recipe.values, shape, recipe.dtype, g), recipe.strides)}
     options: dict[str, Option] = {"sparsity": SPARSITIES[recipe.sparsity], "scope": recipe.scope}
     if recipe.rule != "count":
         options["rule"] = recipe.rule
-    return Case("prune_magnitude", {"weights": rows_laid_out(w, recipe.strides)}, options, origin=str(recipe))
+    return Case("prune_magnitude", arrays, options, origin=str(recipe))
+
+
+def in_memory(x: Array, layout: str) -> Array:
+    """x of two axes or more in a layout."""
+    return laid_out(x, layout) if x.ndim > 2 else rows_laid_out(x, layout)
 
 
 def weights_of(level: str, shape: tuple[int, ...], dtype: str, g: np.random.Generator) -> Array:

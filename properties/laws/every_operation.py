@@ -25,6 +25,8 @@ def answers(trial: Trial) -> Judgement:
         told = ""
         if "unexpected keyword argument" in trial.defects:
             told = " (it has **keywords, so all arguments of the contract were passed; name those it takes)"
+        elif (listed := [name for name in trial.operation.signature.as_array.values() if name not in trial.case.arrays]):
+            told = f" ({listed[0]} came as a list, as it may; one array is all it takes? declare refuses=['lists'])"
         return Judgement(compared=1, worst_ratio=np.inf, failed=True, reason=trial.defects + told)
     return Judgement(compared=len(trial.outcome.outputs))
 

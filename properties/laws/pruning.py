@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..array_lists import gathered, whole_name
 from ..bounds.pruning import counts_of
 from ..case import Case
 from ..declaration import Declaration
 from ..law import NOTHING, Evidence, Judgement, Law, law, within
+from ..safetensors_file import Array
 from ..trial import Trial
 from .every_operation import (
     agreement,
@@ -29,13 +31,36 @@ Rows = tuple[Float64, NDArray[np.bool_]]                                        
 _COMMON: tuple[Law, ...] = (strides_are_respected, inputs_stay_untouched, buffers_are_fully_written, repeats_give_the_same_bits)
 
 
+def _layers(arrays: Mapping[str, Array], name: str) -> list[Array]:
+    """The layers of a list, or of one array whose first axis counts them."""
+    return list(gathered(arrays, (name,))[name])
+
+
 def _rows(trial: Trial) -> Iterator[Rows]:
-    """Magnitudes and mask of each layer, or of all together."""
-    w, mask = np.abs(trial.case.arrays["weights"].astype(np.float64)), trial.answer["masks"].astype(bool)
-    if trial.case.options["scope"] == "global":
-        yield w.reshape(-1), mask.reshape(-1)
+    """Magnitudes and mask of each layer, or of all together; none where the answer has defects."""
+    if not trial.answer:
+        return
+    rows = [np.abs(w.astype(np.float64)).reshape(-1) for w in _layers(trial.case.arrays, "weights")]
+    masks = [mask.astype(bool).reshape(-1) for mask in _layers(trial.answer, "masks")]
+    if trial.case.options["scope"] == "global" and rows and len(rows) == len(masks):
+        yield np.concatenate(rows), np.concatenate(masks)
     else:
-        yield from zip(w.reshape(len(w), w.size // max(len(w), 1)), mask.reshape(len(w), w.size // max(len(w), 1)))
+        yield from zip(rows, masks)
+
+
+def _masks_agree(trial: Trial) -> Judgement:
+    missing = [name for name in trial.wanted if name not in trial.answer]
+    if not trial.answer:
+        return NOTHING
+    if missing:
+        return Judgement(1, worst_ratio=np.inf, failed=True, reason=f"{', '.join(missing)}: not returned")
+    return within(trial.answer, trial.wanted, trial.allowed)
+
+
+masks_agrees_with_the_oracle = Law(
+    "masks_agrees_with_the_oracle", "|masks - oracle's masks| <= bound(subject's arithmetic) + bound(oracle's arithmetic), element by "
+    "element; of a list none is missing.", _masks_agree, lambda case: case, lambda declaration: "",
+)  # fmt: skip
 
 
 def _failed(trial: Trial, compared: int, place: str, reason: str) -> Judgement:
@@ -49,7 +74,7 @@ def as_many_go_as_the_share_says(trial: Trial) -> Judgement:
 
     Allowed: the two counts between which the rounding of sparsity times n decides.
     """
-    if trial.case.options.get("rule", "count") != "count" or "masks" not in trial.answer:
+    if trial.case.options.get("rule", "count") != "count":
         return NOTHING
     compared, sparsity = 0, trial.case.options["sparsity"]
     assert isinstance(sparsity, float)
@@ -65,8 +90,6 @@ def as_many_go_as_the_share_says(trial: Trial) -> Judgement:
 @law(minimise=False)
 def what_stays_is_no_smaller_than_what_goes(trial: Trial) -> Judgement:
     """The smallest magnitude that stays is at least the largest that goes, among the weights ranked together. Allowed: 0."""
-    if "masks" not in trial.answer:
-        return NOTHING
     compared = 0
     for w, mask in _rows(trial):
         compared += len(w)
@@ -79,41 +102,43 @@ def what_stays_is_no_smaller_than_what_goes(trial: Trial) -> Judgement:
 @law(every=2, minimise=False)
 def more_sparsity_only_takes_away(trial: Trial) -> Judgement:
     """Nothing that goes at a sparsity stays at one half way between it and 1. Holds unless ties are left open. Allowed: 0."""
-    if "masks" not in trial.answer or trial.conventions["pruned_ties"] == "any":
+    if trial.conventions["pruned_ties"] == "any":
         return NOTHING
     sparsity = trial.case.options["sparsity"]
     assert isinstance(sparsity, float)
     other = trial.on(trial.case.with_options(sparsity=(sparsity + 1.0) / 2.0))
-    if "masks" not in other.answer:
-        return NOTHING
-    grown = other.answer["masks"].astype(bool) & ~trial.answer["masks"].astype(bool)
-    if grown.any():
-        at = ",".join(map(str, np.argwhere(grown)[0]))
-        return _failed(trial, grown.size, f"masks[{at}]", f"masks[{at}] goes at sparsity {sparsity}, and stays at a larger one")
-    return Judgement(grown.size)
+    compared = 0
+    for name, mask in trial.answer.items():
+        grown = other.answer[name].astype(bool) & ~mask.astype(bool) if name in other.answer else np.zeros(0, bool)
+        compared += grown.size
+        if grown.any():
+            place = f"{name}[{','.join(map(str, np.argwhere(grown)[0]))}]"
+            return _failed(trial, compared, place, f"{place} goes at sparsity {sparsity}, and stays at a larger one")
+    return Judgement(compared)
 
 
-def _other_signs(case: Case, name: str) -> Case | None:
-    w = case.arrays[name]
-    signs = np.where(np.arange(w.size).reshape(w.shape) % 2 == 0, -1, 1).astype(w.dtype)
-    return case.with_arrays(**{name: w * signs}) if w.size else None
+def _alternating(w: Array) -> Array:
+    return np.where(np.arange(w.size).reshape(w.shape) % 2 == 0, -1, 1).astype(w.dtype)
+
+
+def _sized(case: Case, name: str) -> dict[str, Array]:
+    """The arrays of one argument that are not empty."""
+    return {n: w for n, w in case.arrays.items() if whole_name(n) == name and w.size}
 
 
 @law(every=2, minimise=False)
 def signs_do_not_matter(trial: Trial) -> Judgement:
     """Every second weight with the other sign has the mask it had: magnitudes decide. Allowed: what ties and roundings leave open."""
-    (result,), (name, *_) = trial.operation.signature.results, trial.operation.signature.required
-    case = _other_signs(trial.case, name)
-    if case is None or result not in trial.answer:
+    weights = _sized(trial.case, trial.operation.signature.required[0])
+    if not weights or not trial.answer:
         return NOTHING
-    other = trial.on(case)
-    return pinned(within(other.answer, {result: trial.answer[result].astype(np.float64)}, {result: trial.allowed[result]}), trial, other)
+    other = trial.on(trial.case.with_arrays(**{name: w * _alternating(w) for name, w in weights.items()}))
+    return pinned(within(other.answer, {name: mask.astype(np.float64) for name, mask in trial.answer.items()}, trial.allowed), trial, other)
 
 
 def _all_equal(case: Case) -> Case | None:
-    w = case.arrays["weights"]
-    signs = np.where(np.arange(w.size).reshape(w.shape) % 2 == 0, -1, 1).astype(w.dtype)
-    return case.with_arrays(weights=signs) if w.size and case.options.get("rule", "count") == "count" else None
+    weights = _sized(case, "weights") if case.options.get("rule", "count") == "count" else {}
+    return case.with_arrays(**{name: _alternating(w) for name, w in weights.items()}) if weights else None
 
 
 def _orders_ties(declaration: Declaration) -> str:
@@ -129,19 +154,22 @@ def of_equals_the_lowest_index_goes_first(trial: Trial) -> Judgement:
 @law(every=2, minimise=False)
 def a_layer_alone_is_as_among_others(trial: Trial) -> Judgement:
     """With scope "layer", one layer by itself has the mask it has among the others. Allowed: what ties and roundings leave open."""
-    w = trial.case.arrays["weights"]
-    if trial.case.options["scope"] != "layer" or len(w) < 2 or "masks" not in trial.answer or not w.size:
+    layers = _layers(trial.case.arrays, "weights")
+    i = int(trial.case.hash, 16) % max(len(layers), 1)
+    if trial.case.options["scope"] != "layer" or len(layers) < 2 or len(trial.wanted) != len(trial.answer) or not layers[i].size:
         return NOTHING
-    i = int(trial.case.hash, 16) % len(w)
-    other = trial.on(trial.case.with_arrays(weights=w[i : i + 1].copy()))
-    here = trial.answer["masks"][i : i + 1].astype(np.float64)
-    return pinned(within(other.answer, {"masks": here}, {"masks": trial.allowed["masks"][i : i + 1]}), trial, other)
+    listed = "weights" not in trial.case.arrays
+    alone = {"weights.0": layers[i].copy()} if listed else {"weights": layers[i][None].copy()}
+    here, allowed = (_layers(found, "masks")[i].astype(np.float64) for found in (trial.answer, trial.allowed))
+    result, shape = ("masks.0", here.shape) if listed else ("masks", (1, *here.shape))
+    other = trial.on(replace(trial.case, arrays=alone))
+    return pinned(within(other.answer, {result: here.reshape(shape)}, {result: allowed.reshape(shape)}), trial, other)
 
 
 @law(minimise=False)
 def the_strictly_larger_stay(trial: Trial) -> Judgement:
     """By rule "quantile" equal magnitudes share their fate: a threshold is strict. Allowed: 0."""
-    if trial.case.options.get("rule", "count") != "quantile" or "masks" not in trial.answer:
+    if trial.case.options.get("rule", "count") != "quantile":
         return NOTHING
     compared = 0
     for w, mask in _rows(trial):
@@ -247,7 +275,7 @@ def one_step_is_pruning_at_once(trial: Trial) -> Judgement:
 
 PRUNE_LAWS: tuple[Law, ...] = (
     answers,
-    agreement("masks"),
+    masks_agrees_with_the_oracle,
     as_many_go_as_the_share_says,
     what_stays_is_no_smaller_than_what_goes,
     more_sparsity_only_takes_away,

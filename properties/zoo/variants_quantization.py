@@ -171,20 +171,22 @@ def blocks_one_by_one(
 
 
 @variant("prune_magnitude", id="prune-by-descending-sort", family=PRUNING, promises=("deterministic",))
-def prune_from_the_largest(weights: Any, *, sparsity: float, scope: str, rule: str = "count") -> Array:
-    """Those that stay are counted from the largest, the highest index first among equals."""
-    if rule == "quantile":
-        return textbook.magnitude(weights, sparsity, scope, rule)
-    w = np.abs(weights.astype(np.float64))
-    rows = w.reshape(1, -1) if scope == "global" else w.reshape(len(w), w.size // max(len(w), 1))
-    masks = np.zeros(rows.shape, bool)
-    for mask, row in zip(masks, rows):
+def prune_from_the_largest(weights: Any, *, sparsity: float, scope: str) -> Any:
+    """Those that stay are counted from the largest, the highest index first among equals; layers of any shapes."""
+    flat = [np.abs(w.astype(np.float64)).reshape(-1) for w in weights]
+    masks = []
+    for row in [np.concatenate(flat)] if scope == "global" else flat:
         order = np.lexsort((-np.arange(row.size), -row))
+        mask = np.zeros(row.size, bool)
         mask[order[: row.size - textbook.share(sparsity, row.size)]] = True
-    return masks.reshape(w.shape)
+        masks.append(mask)
+    if scope == "global":
+        masks = np.split(masks[0], np.cumsum([row.size for row in flat])[:-1])
+    shaped = [mask.reshape(w.shape) for mask, w in zip(masks, weights)]
+    return shaped if isinstance(weights, list) else np.array(shaped)
 
 
-@variant("prune_magnitude", id="prune-by-selection", family=PRUNING, conventions={"pruned_ties": "any"},
+@variant("prune_magnitude", id="prune-by-selection", family=PRUNING, conventions={"pruned_ties": "any"}, refuses=("lists",),
          source="https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.prune.l1_unstructured.html")  # fmt: skip
 def prune_by_partition(weights: Any, *, sparsity: float, scope: str) -> Array:
     """A selection without an order among equals."""
@@ -199,7 +201,7 @@ def prune_by_partition(weights: Any, *, sparsity: float, scope: str) -> Array:
     return masks.reshape(w.shape)
 
 
-@variant("prune_magnitude", id="prune-nearest-count", family=PRUNING, conventions={"pruned_count": "nearest"},
+@variant("prune_magnitude", id="prune-nearest-count", family=PRUNING, conventions={"pruned_count": "nearest"}, refuses=("lists",),
          source="https://github.com/pytorch/pytorch/blob/main/torch/nn/utils/prune.py")  # fmt: skip
 def prune_the_nearest_number(weights: Any, *, sparsity: float, scope: str) -> Array:
     """round(sparsity n) weights go."""
@@ -208,7 +210,7 @@ def prune_the_nearest_number(weights: Any, *, sparsity: float, scope: str) -> Ar
     return np.array([textbook.largest(row, round(sparsity * row.size)) for row in rows], bool).reshape(w.shape)
 
 
-@variant("prune_magnitude", id="prune-quantile-in-float32", family=PRUNING, dtypes=("float32",))
+@variant("prune_magnitude", id="prune-quantile-in-float32", family=PRUNING, dtypes=("float32",), refuses=("lists",))
 def prune_above_a_float32_quantile(weights: Any, *, sparsity: float, scope: str, rule: str = "count") -> Array:
     """The quantile is computed in the weights' own float32."""
     if rule == "count" or not weights.size:

@@ -39,6 +39,7 @@ def test_choices_and_kinds_are_options() -> None:
     for name, signature in SIGNATURES.items():
         assert set(signature.choices) | set(signature.kinds) <= set(signature.arguments), name
         assert set(signature.integers) | set(signature.booleans) <= set(signature.results), name
+        assert set(signature.as_array) | set(signature.as_array.values()) <= set(signature.lists), name
         assert all(len(set(kinds)) == len(kinds) > 1 for kinds in signature.kinds.values()), name
 
 

@@ -14,7 +14,7 @@ def torch_prune(weights: Any, *, sparsity: float, scope: str) -> Any:
     from torch.nn.utils import prune
 
     layers = [torch.nn.ParameterDict({"w": torch.nn.Parameter(w.clone())}) for w in weights]
-    if not weights.numel():
+    if not sum(w.numel() for w in weights):
         raise NotImplementedError("no weights")
     holders = []
     for layer in layers:
@@ -26,4 +26,5 @@ def torch_prune(weights: Any, *, sparsity: float, scope: str) -> Any:
     else:
         for holder in holders:
             prune.l1_unstructured(holder, "w", amount=sparsity)
-    return torch.stack([holder.w_mask != 0 for holder in holders])
+    masks = [holder.w_mask != 0 for holder in holders]
+    return masks if isinstance(weights, list) else torch.stack(masks)

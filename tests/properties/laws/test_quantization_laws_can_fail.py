@@ -27,6 +27,8 @@ def right(operation: str, given: dict[str, Any]) -> Any:
     contract = operation_named(operation).signature
     result = getattr(reference, operation)(*(given[name] for name in contract.required),
                                            **{name: given[name] for name in contract.optional if name in given})
+    if operation == P and isinstance(given["weights"], list):
+        return result
     return tuple(np.array(part) for part in result) if isinstance(result, tuple) else np.array(result)
 
 
@@ -122,9 +124,8 @@ def negative_go(name: str, operation: str) -> Function:
 
 def last_goes_first(given: dict[str, Any]) -> Any:
     w = given["weights"]
-    flipped = np.ascontiguousarray(w[::-1, ::-1]) if given["scope"] == "global" else np.ascontiguousarray(w[:, ::-1])
-    masks = right(P, {**given, "weights": flipped})
-    return masks[::-1, ::-1] if given["scope"] == "global" else masks[:, ::-1]
+    axes = tuple(range(given["scope"] != "global", w.ndim))
+    return np.flip(right(P, {**given, "weights": np.flip(w, axes).copy()}), axes)
 
 
 def loose_threshold(masks: Any, given: dict[str, Any]) -> Any:
@@ -244,7 +245,8 @@ def failure(operation: str, law: str, function: Function, **declared: Any) -> st
 
 @pytest.mark.parametrize(("operation", "law"), ALL, ids=[f"{operation}-{law}" for operation, law in ALL])
 def test_the_law_rejects_what_breaks_it(operation: str, law: str) -> None:
-    assert failure(operation, law, BREAKERS[operation][law]), f"{law} accepts an implementation that breaks it"
+    declared = {"refuses": ["lists"]} if operation == P else {}                 # those of lists stand below
+    assert failure(operation, law, BREAKERS[operation][law], **declared), f"{law} accepts an implementation that breaks it"
 
 
 @pytest.mark.parametrize(("operation", "law"), ALL, ids=[f"{operation}-{law}" for operation, law in ALL])
@@ -275,6 +277,78 @@ def test_a_matrix_in_column_major_order_is_read_as_what_it_shows(operation: str)
     first = operation_named(operation).signature.required[0]
     as_it_lies = given_other(operation, lambda given: {first: given[first].ravel(order="K").reshape(given[first].shape)})
     assert failure(operation, "strides_are_respected", as_it_lies)
+
+
+def listed(change: Callable[[list[Any], dict[str, Any]], Any], **other: Any) -> Function:
+    """Right for one array of layers; for a list on `other` arguments and with the masks changed."""
+    def function(given: dict[str, Any]) -> Any:
+        if not isinstance(given["weights"], list):
+            return right(P, given)
+        return change([np.array(m) for m in right(P, {**given, **other})], given)
+
+    return function
+
+
+def flipped(given: dict[str, Any]) -> Any:
+    """The last layer is ranked backwards."""
+    if not isinstance(given["weights"], list):
+        return right(P, given)
+    *first, last = given["weights"]
+    masks = right(P, {**given, "weights": [*first, np.flip(last).copy()]})
+    return [*masks[:-1], np.flip(masks[-1])]
+
+
+def halved_below_zero(given: dict[str, Any]) -> Any:
+    if not isinstance(given["weights"], list):
+        return right(P, given)
+    wide = [np.asarray(w, np.float64) for w in given["weights"]]
+    return right(P, {**given, "weights": [w - np.abs(w) / 2 for w in wide]})
+
+
+def by_rows(given: dict[str, Any]) -> Any:
+    """A layer of several axes is pruned row by row."""
+    w = given["weights"]
+    if given["scope"] == "global" or isinstance(w, list) or w.ndim < 3 or not w.size:
+        return right(P, given)
+    return right(P, {**given, "weights": np.ascontiguousarray(w.reshape(-1, w.shape[-1]))}).reshape(w.shape)
+
+
+def of_the_first_thousand(given: dict[str, Any]) -> Any:
+    """The quantile is that of the first 1,000 weights."""
+    w = given["weights"]
+    if given.get("rule") != "quantile" or isinstance(w, list) or w.shape[1:] != (4352,):
+        return right(P, given)
+    return np.abs(w) > np.quantile(np.abs(w[:, :1000]), given["sparsity"])
+
+
+LISTED: dict[str, tuple[str, Function]] = {
+    "one array for a list": ("answers", listed(lambda masks, given: masks[0])),
+    "the last mask is missing": ("masks_agrees_with_the_oracle", listed(lambda masks, given: masks[:-1] or [masks[0], masks[0]])),
+    "one more goes": ("masks_agrees_with_the_oracle", listed(lambda masks, given: [*masks[:-1], one_more(masks[-1], given)])),
+    "another count": ("as_many_go_as_the_share_says", listed(lambda masks, given: [one_more(mask, given) for mask in masks])),
+    "the smallest stay": ("what_stays_is_no_smaller_than_what_goes", listed(lambda masks, given: [~mask for mask in masks])),
+    "less goes": ("more_sparsity_only_takes_away", listed(
+        lambda masks, given: right(P, {**given, "sparsity": 1.0 - given["sparsity"]}))),
+    "signs count": ("signs_do_not_matter", halved_below_zero),
+    "the last of equals goes": ("of_equals_the_lowest_index_goes_first", flipped),
+    "all layers together": ("a_layer_alone_is_as_among_others", listed(lambda masks, given: masks, scope="global")),
+    "rows for layers": ("masks_agrees_with_the_oracle", by_rows),
+    "a quantile of some": ("masks_agrees_with_the_oracle", of_the_first_thousand),
+}
+
+
+@pytest.mark.parametrize("mistake", LISTED)
+def test_mistakes_with_lists_axes_and_many_weights_are_found(mistake: str) -> None:
+    law, function = LISTED[mistake]
+    assert failure(P, law, function)
+
+
+def test_who_takes_one_array_alone_is_told_how_to_say_so() -> None:
+    def one_array(given: dict[str, Any]) -> Any:
+        return right(P, {**given, "weights": np.array(given["weights"])})
+
+    assert "declare refuses=['lists']" in failure(P, "answers", one_array)
+    assert failure(P, "answers", one_array, refuses=["lists"]) == ""
 
 
 @pytest.mark.parametrize("name", ["scale", "zero"])
