@@ -33,7 +33,7 @@ def prune_magnitude(
         count      of n weights the floor(sparsity n) smallest |w| go; of equals the lowest index goes first
         quantile   |w| > the `sparsity` quantile of |w| stays, linear between order statistics
 
-    weights: layers, a list of arrays of any shapes, or one array whose first axis counts layers; masks come in the same form.
+    weights: layers, a list of arrays of any shapes, or one array whose first axis counts layers; masks, of bool, come in the same form.
     scope "global": all layers together, one after another, each in C order; "layer": each by itself. sparsity in [0, 1], taken as the
     decimal it is written as: 0.29 of 100 are 29. Equal magnitudes at the quantile all go: "quantile" may prune more than its share.
     Raises ValueError for NaN and infinities.
@@ -90,7 +90,7 @@ def gradual_masks(history: Sequence[Layers] | np.ndarray[Any, Any], *, sparsitie
 
     history: the weights at each step, as `prune_magnitude` takes them, or one array (steps, layers, ...); a weight that is pruned but has
     grown again in the meantime (an optimiser with momentum) stays pruned. sparsities: one a step, never falling.
-    Returns the mask of each step: the last has the last sparsity exactly.
+    Returns the masks of each step, of bool, in the same form: the last has the last sparsity exactly.
     Source: Zhu and Gupta 2017 (arXiv 1710.01878), section 3.
 
     >>> steps = gradual_masks([[[1.0, 2.0, 3.0]], [[9.0, 2.0, 3.0]]], sparsities=[0.34, 0.67], scope="layer")

@@ -14,7 +14,7 @@ def prune_2_4(w: ArrayLike, *, axis: int) -> Bool:
 
     Of equals the lowest index stays. A short last group stands by itself: of one or two weights none goes, of three the smallest.
     w of any shape, float or whole numbers (codes of signed integers: those with an offset do not have their magnitude on their
-    face, IST-DASLab/Sparse-Marlin#4); the mask has its shape. Raises ValueError for NaN and infinities.
+    face, IST-DASLab/Sparse-Marlin#4); the mask, of bool, has its shape. Raises ValueError for NaN and infinities.
     Source: Mishra et al. 2021 (arXiv 2104.08378), section 2.
 
     >>> prune_2_4([4.0, -1.0, 2.0, -3.0, 5.0, 6.0], axis=0).tolist()

@@ -136,17 +136,17 @@ def _wrong_elements(trial: Trial, judgement: Judgement) -> tuple[tuple[Row, ...]
         wrong = np.argwhere(ratio_of > 1.0)
         count += len(wrong)
         if len(wrong) and not first:
-            first = _first_place(name, wrong, wanted.ndim)
+            first = _first_place(name, wrong, in_rows=bool(trial.operation.signature.laid_out) and wanted.ndim >= 3)
         worst = wrong[np.argsort(-ratio_of[tuple(wrong.T)], kind="stable")][:SHOWN]
         for index in map(tuple, worst.tolist()):
             rows.append(Row(name, index, float(got[index]), float(wanted[index]), float(allowed[index]), float(ratio_of[index])))
     return tuple(rows), count, first
 
 
-def _first_place(name: str, wrong: Any, ndim: int) -> str:
-    """The first wrong element, and for (B, H, L, ...) results how the wrong rows lie among tiles of rows."""
+def _first_place(name: str, wrong: Any, *, in_rows: bool) -> str:
+    """The first wrong element, and in results that are rows (B, H, L, ...) how the wrong rows lie among tiles of rows."""
     place = f"the first is {name}[{','.join(map(str, wrong[0]))}]"
-    if ndim < 3:
+    if not in_rows:
         return place
     rows = wrong[:, 2]
     b, h, i = (int(n) for n in wrong[0][:3])

@@ -182,11 +182,12 @@ SCHEDULES = ("rising", "held", "at_once")
 
 @dataclass(frozen=True)
 class GradualRecipe:
-    """One case of gradual_masks: S steps of L layers of n weights."""
+    """One case of gradual_masks: S steps of L layers of n weights, or of 2 n along two axes."""
 
     S: int = shrinking.size_field()
     L: int = shrinking.size_field()
     n: int = shrinking.size_field()
+    form: str = shrinking.choice_field(("rows", "matrices"))
     schedule: str = shrinking.choice_field(SCHEDULES)
     scope: str = shrinking.choice_field(SCOPES)
     values: str = shrinking.choice_field(VALUES)
@@ -206,9 +207,9 @@ def covered_gradual(recipe: GradualRecipe, coverage: Coverage) -> GradualRecipe:
 def gradual_table(coverage: Coverage) -> tuple[GradualRecipe, ...]:
     """A corner of every kind, then the balanced part."""
     corners = (GradualRecipe(S=3, L=2, n=16, seed=1), GradualRecipe(S=10, L=1, n=32, schedule="held", seed=2),
-               GradualRecipe(S=2, L=2, n=0, seed=3),
+               GradualRecipe(S=2, L=2, n=0, seed=3), GradualRecipe(S=2, L=2, n=3, form="matrices", seed=5),
                GradualRecipe(S=4, L=3, n=16, scope="global", values="small_layer", seed=4))  # fmt: skip
-    levels: dict[str, Any] = {"schedule": SCHEDULES, "scope": SCOPES, "values": VALUES, "dtype": coverage.dtypes}
+    levels: dict[str, Any] = {"schedule": SCHEDULES, "form": ("rows", "matrices"), "scope": SCOPES, "values": VALUES, "dtype": coverage.dtypes}
     rows = balanced_table({**levels, "S": (1, 2, 3, 6), "L": (1, 2, 3), "n": (1, 4, 7, 16, 33)}, 30, crossed=tuple(levels))
     recipes = [*corners, *(GradualRecipe(seed=100 + index, **row) for index, row in enumerate(rows))]
     return tuple(dict.fromkeys(covered_gradual(recipe, coverage) for recipe in recipes))
@@ -218,15 +219,16 @@ def gradual_recipes(coverage: Coverage) -> st.SearchStrategy[GradualRecipe]:
     """Random recipes inside a coverage: a fixed number of draws, the mapping afterwards."""
     return st.builds(
         GradualRecipe, S=st.integers(1, 8), L=st.integers(1, 3), n=st.integers(0, 40), schedule=st.sampled_from(SCHEDULES),
-        scope=st.sampled_from(SCOPES), values=st.sampled_from(VALUES), dtype=st.sampled_from(coverage.dtypes),
+        form=st.sampled_from(("rows", "matrices")), scope=st.sampled_from(SCOPES), values=st.sampled_from(VALUES), dtype=st.sampled_from(coverage.dtypes),
         seed=st.integers(0, 2**32 - 1),
     ).map(lambda recipe: covered_gradual(recipe, coverage))  # fmt: skip
 
 
 def build_gradual(recipe: GradualRecipe) -> Case:
-    """history (S, L, n), other weights at each step, and sparsities (S,) in float64."""
+    """history (S, L, n) or (S, L, n, 2), other weights at each step, and sparsities (S,) in float64."""
     g, S = generator(recipe.seed, "values"), recipe.S
-    history = np.stack([weights_of(recipe.values, (recipe.L, recipe.n), recipe.dtype, g) for _ in range(S)])
+    shape = (recipe.L, recipe.n) if recipe.form == "rows" else (recipe.L, recipe.n, 2)
+    history = np.stack([weights_of(recipe.values, shape, recipe.dtype, g) for _ in range(S)])
     sparsities = {"rising": np.floor(np.linspace(4.0, 12.0, S)) / 16.0, "held": np.full(S, 0.5),
                   "at_once": np.where(np.arange(S) == S - 1, 0.75, 0.0)}[recipe.schedule]  # fmt: skip
     return Case("gradual_masks", {"history": history, "sparsities": sparsities}, {"scope": recipe.scope}, origin=str(recipe))

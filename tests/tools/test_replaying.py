@@ -6,10 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from oracles.properties import UsageError, check
-from oracles.tools.replaying import replay
+from oracles.properties.case import Case
+from oracles.properties.law import within
+from oracles.properties.operations import operation_named
+from oracles.properties.subjects import open_subject
+from oracles.properties.trial import Trial
+from oracles.tools.replaying import _wrong_elements, replay
 
 SHORT = Path(__file__).parents[1] / "properties" / "short_attention.py"
 LAW = "out_agrees_with_the_oracle"
@@ -40,6 +46,17 @@ def test_a_folder_or_a_file_in_it_is_replayed(name: str, masked: Path, oracles: 
     assert ended.code == 1
     for words in ("still fails", LAW, "out[0,0,0,0]", "1 element wrong; the first is out[0,0,0,0]: batch 0, head 0, row 0"):
         assert words in ended.out
+
+
+def test_a_result_that_is_no_rows_of_heads_is_not_told_as_such(tmp_path: Path) -> None:
+    """A mask of a layer with four axes: "batch 0, head 0, row 1" would be a lie."""
+    def nothing_goes(weights: Any, *, sparsity: float, scope: str) -> Any:
+        return [np.ones(w.shape, bool) for w in weights] if isinstance(weights, list) else np.ones(weights.shape, bool)
+
+    case = Case("prune_magnitude", {"weights": np.ones((1, 2, 1, 2), np.float32)}, {"sparsity": 0.5, "scope": "layer"})
+    trial = Trial(operation_named("prune_magnitude"), open_subject(nothing_goes, "prune_magnitude"), case)
+    _, wrong, first = _wrong_elements(trial, within(trial.answer, trial.wanted, trial.allowed))
+    assert (wrong, first) == (2, "the first is masks[0,0,0,0]")
 
 
 def test_another_subject_can_be_named(masked: Path, oracles: Any) -> None:

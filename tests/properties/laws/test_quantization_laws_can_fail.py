@@ -313,6 +313,14 @@ def by_rows(given: dict[str, Any]) -> Any:
     return right(P, {**given, "weights": np.ascontiguousarray(w.reshape(-1, w.shape[-1]))}).reshape(w.shape)
 
 
+def steps_by_rows(given: dict[str, Any]) -> Any:
+    """Masks step by step, a layer of several axes row by row."""
+    w = given["history"]
+    if given["scope"] == "global" or w.ndim < 4 or not w.size:
+        return right(G, given)
+    return right(G, {**given, "history": np.ascontiguousarray(w.reshape(len(w), -1, w.shape[-1]))}).reshape(w.shape)
+
+
 def of_the_first_thousand(given: dict[str, Any]) -> Any:
     """The quantile is that of the first 1,000 weights."""
     w = given["weights"]
@@ -341,6 +349,10 @@ LISTED: dict[str, tuple[str, Function]] = {
 def test_mistakes_with_lists_axes_and_many_weights_are_found(mistake: str) -> None:
     law, function = LISTED[mistake]
     assert failure(P, law, function)
+
+
+def test_steps_that_take_rows_for_layers_are_found() -> None:
+    assert failure(G, "masks_agrees_with_the_oracle", steps_by_rows)
 
 
 def test_who_takes_one_array_alone_is_told_how_to_say_so() -> None:
