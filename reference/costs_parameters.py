@@ -34,9 +34,14 @@ class ParameterCount:
         return self.total - self.idle
 
     @property
+    def looked_up(self) -> int:
+        """Those in tables of which one row is read for a token: positions, and the embedding unless it is the head too."""
+        return self.positions + (self.embedding if self.head else 0)
+
+    @property
     def multiplied(self) -> int:
         """Active parameters that enter a product for every token: not a table of which one row is read, unless it is the head too."""
-        return self.active - self.positions - (self.embedding if self.head else 0)
+        return self.active - self.looked_up
 
 
 def parameter_count(config: ModelConfig) -> ParameterCount:

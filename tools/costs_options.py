@@ -47,6 +47,15 @@ class Chosen:
         """Bytes of all weights as loaded, active or not."""
         return -(-self.parameters.total * bits // 8)
 
+    def read_bytes(self, bits: int) -> int:
+        """Bytes of the weights that a step of decoding reads whatever its batch: all but the tables that are looked up."""
+        return -(-(self.parameters.total - self.parameters.looked_up) * bits // 8)
+
+    def row_bytes(self, bits: int) -> int:
+        """Bytes of the rows of those tables that each sequence of a batch reads in a step."""
+        rows = bool(self.parameters.positions) + bool(self.parameters.head)
+        return -(-rows * self.config.hidden * bits // 8)
+
     def to_json(self) -> dict[str, Any]:
         return {"model": self.name, "parameters": self.parameters.total, "active_parameters": self.parameters.active,
                 "source": self.source, "assumed": self.config.assumed}  # fmt: skip

@@ -47,9 +47,9 @@ def _decode_flops(meant: Chosen, context: int) -> int:
 
 
 def _steps(meant: Chosen, chip: Device, devices: int, context: int, batches: list[int], weight_bits: int, kv_bits: int) -> list[DecodeStep]:
-    held = int(reference.kv_bytes(context, config=meant.config, element_bits=kv_bits))
+    held = int(reference.kv_bytes(context, config=meant.config, element_bits=kv_bits)) + meant.row_bytes(weight_bits)
     return reference.decode_steps(
-        batches, weight_bytes=meant.weight_bytes(weight_bits), kv_bytes=held, bytes_per_second=devices * chip.bytes_per_second,
+        batches, weight_bytes=meant.read_bytes(weight_bits), kv_bytes=held, bytes_per_second=devices * chip.bytes_per_second,
         flops_per_token=_decode_flops(meant, context), flops_per_second=devices * chip.flops_per_second,
     )  # fmt: skip
 
@@ -67,6 +67,7 @@ def roofline(
         _plot_roofline(plot, meant, chip, device, steps)
     if as_json:
         print_json({**meant.to_json(), "device": device, "devices": devices, "context": context, "ridge": ridge,
+                    "weight_bytes_read": meant.read_bytes(weight_bits),
                     "steps": [asdict(step) for step in steps], "left_out": LEFT_OUT})
         return
     flops = _decode_flops(meant, context)
@@ -74,7 +75,15 @@ def roofline(
              f"{100 * step.batch * flops / step.seconds / (devices * chip.flops_per_second):.2f}"] for step in steps]
     print_table(("batch", "FLOPs a byte", "limit", "step, ms", "% of peak"), rows, meant.remark(),
                 f"{devices} x {device}: ridge at {ridge:.1f} FLOPs a byte ({chip.source}). Context {context:,}, weights of {weight_bits} "
-                f"bits, cache of {kv_bits}.", _experts(meant), f"Left out: {LEFT_OUT}.", f"plot: {plot}" if plot else "")
+                f"bits, cache of {kv_bits}.", _read(meant, weight_bits), _experts(meant),
+                f"Left out: {LEFT_OUT}.", f"plot: {plot}" if plot else "")
+
+
+def _read(meant: Chosen, bits: int) -> str:
+    told = f"A step reads {reference.show_bytes(meant.read_bytes(bits), 'GB')} of weights"
+    if not meant.parameters.looked_up:
+        return f"{told}: all, the embedding being the head too."
+    return f"{told}; of a table that is looked up, one row for each sequence."
 
 
 def _experts(meant: Chosen) -> str:
@@ -132,6 +141,7 @@ def serve(
     if as_json:
         print_json({**meant.to_json(), "device": device, "devices": devices, "prompt": prompt, "output": output, "rate": rate,
                     "prefill_share": prefill_share, "largest_batch": most, "speculative_speed_up": faster, "load": load,
+                    "weight_bytes_read": meant.read_bytes(weight_bits),
                     "steps": [{**asdict(step), "user_tokens": step.user_tokens, "total_tokens": step.total_tokens,
                                "seconds_per_million": step.seconds_per_million} for step in steps], "left_out": LEFT_OUT})
         return
@@ -140,14 +150,15 @@ def serve(
     print_table(("batch", "step, ms", "tok/s a user", "tok/s in all", "device-seconds for 1M tokens", ""), rows, meant.remark(),
                 f"{devices} x {device}, {context:,} tokens in a cache on average; at most {most:,} sequences find room beside the weights.",
                 *_told_load(load, rate, prompt, output, prefill_share, most), _told_speed_up(faster, acceptance, drafts, draft_cost),
-                _experts(meant), f"Left out: {LEFT_OUT}.", f"plot: {plot}" if plot else "")
+                _read(meant, weight_bits), _experts(meant), f"Left out: {LEFT_OUT}.", f"plot: {plot}" if plot else "")
 
 
 def _load(meant: Chosen, chip: Device, devices: int, prompt: int, output: int, rate: float, share: float, context: int,
           weight_bits: int, kv_bits: int) -> dict[str, float]:
     flops = int(reference.model_flops(prompt, config=meant.config, pairs="causal"))
     prefill = flops / (share * devices * chip.flops_per_second)
-    held, weights = int(reference.kv_bytes(context, config=meant.config, element_bits=kv_bits)), meant.weight_bytes(weight_bits)
+    held = int(reference.kv_bytes(context, config=meant.config, element_bits=kv_bits)) + meant.row_bytes(weight_bits)
+    weights = meant.read_bytes(weight_bits)
     bandwidth = devices * chip.bytes_per_second
     at_once = reference.steady_batch(rate, steps=output - 1, weight_bytes=weights, kv_bytes=held, bytes_per_second=bandwidth)
     tpot = (weights + max(at_once, 1.0) * held) / bandwidth                     # a lone sequence is a batch of one while it runs

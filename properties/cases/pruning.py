@@ -187,7 +187,7 @@ class GradualRecipe:
     S: int = shrinking.size_field()
     L: int = shrinking.size_field()
     n: int = shrinking.size_field()
-    form: str = shrinking.choice_field(("rows", "matrices"))
+    form: str = shrinking.choice_field(FORMS[:2])
     schedule: str = shrinking.choice_field(SCHEDULES)
     scope: str = shrinking.choice_field(SCOPES)
     values: str = shrinking.choice_field(VALUES)
@@ -209,7 +209,7 @@ def gradual_table(coverage: Coverage) -> tuple[GradualRecipe, ...]:
     corners = (GradualRecipe(S=3, L=2, n=16, seed=1), GradualRecipe(S=10, L=1, n=32, schedule="held", seed=2),
                GradualRecipe(S=2, L=2, n=0, seed=3), GradualRecipe(S=2, L=2, n=3, form="matrices", seed=5),
                GradualRecipe(S=4, L=3, n=16, scope="global", values="small_layer", seed=4))  # fmt: skip
-    levels: dict[str, Any] = {"schedule": SCHEDULES, "form": ("rows", "matrices"), "scope": SCOPES, "values": VALUES, "dtype": coverage.dtypes}
+    levels: dict[str, Any] = {"schedule": SCHEDULES, "form": FORMS[:2], "scope": SCOPES, "values": VALUES, "dtype": coverage.dtypes}
     rows = balanced_table({**levels, "S": (1, 2, 3, 6), "L": (1, 2, 3), "n": (1, 4, 7, 16, 33)}, 30, crossed=tuple(levels))
     recipes = [*corners, *(GradualRecipe(seed=100 + index, **row) for index, row in enumerate(rows))]
     return tuple(dict.fromkeys(covered_gradual(recipe, coverage) for recipe in recipes))
@@ -219,8 +219,8 @@ def gradual_recipes(coverage: Coverage) -> st.SearchStrategy[GradualRecipe]:
     """Random recipes inside a coverage: a fixed number of draws, the mapping afterwards."""
     return st.builds(
         GradualRecipe, S=st.integers(1, 8), L=st.integers(1, 3), n=st.integers(0, 40), schedule=st.sampled_from(SCHEDULES),
-        form=st.sampled_from(("rows", "matrices")), scope=st.sampled_from(SCOPES), values=st.sampled_from(VALUES), dtype=st.sampled_from(coverage.dtypes),
-        seed=st.integers(0, 2**32 - 1),
+        form=st.sampled_from(FORMS[:2]), scope=st.sampled_from(SCOPES), values=st.sampled_from(VALUES),
+        dtype=st.sampled_from(coverage.dtypes), seed=st.integers(0, 2**32 - 1),
     ).map(lambda recipe: covered_gradual(recipe, coverage))  # fmt: skip
 
 

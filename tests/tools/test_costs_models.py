@@ -91,6 +91,25 @@ def test_scaling_of_an_8b_model_at_15t_tokens(oracles: Any) -> None:
     assert f"{data['tokens_per_parameter'] / 20:.0f}" == "93"                   # of 8.03e9; 94 of a round 8e9
 
 
+@pytest.mark.parametrize(("model", "read", "rows", "words"), [
+    ("llama-3-8b", 8_030_261_248 - 128_256 * 4096, 4096, "15.01 GB of weights; of a table that is looked up, one row for each sequence."),
+    ("llama-3.2-1b", 1_235_814_400, 0, "2.47 GB of weights: all, the embedding being the head too."),
+    ("gpt2", 124_439_808 - 1024 * 768, 768, "0.25 GB of weights; of a table that is looked up, one row for each sequence."),
+])  # fmt: skip
+def test_of_a_table_that_is_looked_up_a_step_reads_rows(oracles: Any, model: str, read: int, rows: int, words: str) -> None:
+    """All of an embedding that is not the head too was charged to each step."""
+    asked = ("--model", model, "--batch", "1", "--batch", "8")
+    for command in ("roofline", "serve"):
+        assert words in " ".join(oracles("costs", command, *asked).out.split())
+    data = oracles("costs", "roofline", *asked, "--context", "100", "--json").data
+    cache = 100 * int(oracles("costs", "kv", "--model", model, "--context", "1", "--json").data["contexts"][0]["kv_bytes"])
+    assert data["weight_bytes_read"] == 2 * read
+    for step in data["steps"]:
+        assert step["seconds"] == (2 * read + step["batch"] * (cache + 2 * rows)) / 3.35e12
+    load = oracles("costs", "serve", "--model", model, "--rate", "0", "--prompt", "100", "--output", "1", "--json").data["load"]
+    assert load["tpot"] == (2 * read + cache + 2 * rows) / 3.35e12
+
+
 @pytest.mark.parametrize("command", ["kv", "roofline", "serve"])
 def test_a_plot_is_written_whole(oracles: Any, tmp_path: Path, command: str) -> None:
     ended = oracles("costs", command, "--model", "llama-3-8b", *COMMANDS[command], "--plot", "plots/out.png")
