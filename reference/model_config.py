@@ -20,7 +20,9 @@ _KEYS = {
 # What each family adds to the plain Llama layer; a family that is not here is counted as one, and `ModelConfig.assumed` says so.
 FAMILIES = ("gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2", "deepseek_v2", "deepseek_v3")
 
-# Every so-manyth layer sees everything by default: published configs of these families name the window and nothing else.
+# Every so-manyth layer sees everything by default: published configs of these families name the window and nothing else, and
+# transformers then fills layer_types in: Gemma2Config with "sliding_attention" where (i + 1) % 2, Gemma3TextConfig where (i + 1) %
+# sliding_window_pattern, which it takes for 6 (configuration_gemma2.py, configuration_gemma3.py of 5.x; layers i from 0).
 _FULL_EVERY = {"gemma2": 2, "gemma3_text": 6}
 
 

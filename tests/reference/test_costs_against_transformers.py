@@ -31,6 +31,19 @@ def test_a_public_model_has_the_parameters_that_are_counted(name: str) -> None:
     assert held == parameter_count(PRESETS[name].config).total
 
 
+@pytest.mark.parametrize(("named", "family", "layers"), [
+    ("Gemma2Config", "gemma2", 26), ("Gemma2Config", "gemma2", 7), ("Gemma3TextConfig", "gemma3_text", 26),
+    ("Gemma3TextConfig", "gemma3_text", 34),
+])  # fmt: skip
+def test_layers_with_a_window_are_those_of_a_config_that_names_the_window_alone(named: str, family: str, layers: int) -> None:
+    import transformers
+
+    kinds = getattr(transformers, named)(num_hidden_layers=layers).layer_types
+    sizes = ModelConfig.read({"model_type": family, "hidden_size": 64, "num_hidden_layers": layers, "num_attention_heads": 4,
+                              "sliding_window": 8})  # fmt: skip
+    assert sizes.windowed_layers == kinds.count("sliding_attention") > 0
+
+
 def test_a_cache_of_a_small_model_has_the_bytes_that_are_counted() -> None:
     import torch
     import transformers
