@@ -15,7 +15,7 @@ LAYOUTS = ("contiguous", "transposed", "stepped", "offset")
 def laid_out(x: NDArray[Any], layout: str) -> NDArray[Any]:
     """x `(..., H, L, D)`, its values unchanged, as a view into memory of another order.
 
-        contiguous   rows one after another
+        contiguous   rows one after another; x may have any shape, () too
         transposed   memory (..., L, H, D): what a projection leaves, seen with the heads in front
         stepped      every second row of a buffer twice as long
         offset       the middle columns of a wider buffer whose rows run backwards: an offset and a negative stride
@@ -30,7 +30,7 @@ def laid_out(x: NDArray[Any], layout: str) -> NDArray[Any]:
     if layout not in LAYOUTS:
         raise ValueError(f"layout: got {layout!r}; want one of {', '.join(LAYOUTS)}")
     if layout == "contiguous":
-        return np.ascontiguousarray(x)
+        return np.asarray(x, order="C")                                         # ascontiguousarray would add an axis to a scalar
     if layout == "transposed":
         return np.ascontiguousarray(x.swapaxes(-3, -2)).swapaxes(-3, -2)
     *outer, L, D = x.shape

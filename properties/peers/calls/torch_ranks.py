@@ -52,7 +52,7 @@ def _one(end: Any, store: str, rank: int, world: int, name: str, arrays: Mapping
         torch.set_num_threads(1)
         torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world,
                                              timeout=timedelta(seconds=SECONDS))  # fmt: skip
-        returned = globals()[name]({key: torch.from_numpy(np.ascontiguousarray(x)) for key, x in arrays.items()}, options)
+        returned = globals()[name]({key: torch.from_numpy(np.asarray(x, order="C")) for key, x in arrays.items()}, options)
         end.send({key: tensor.detach().numpy() for key, tensor in returned.items()})
     except Exception as error:
         end.send(f"{type(error).__name__}: {error}")
