@@ -60,6 +60,10 @@ CONVENTIONS: dict[str, Convention] = {
         "or the subject draws with a generator of its own and leaves them unread, so that its draws are tested",
         ("sample", "speculative_verify", "speculative_loop", "mtp_loop"),
     ),
+    "rule": Convention(
+        ("token", "block"), "drafts are tested one after another, or as a block (Sun et al. 2024, arXiv 2403.10444, algorithm 2; "
+        "`oracles.reference.verify_block`): the same law of tokens, on average more of them", ("speculative_verify",),
+    ),
     "zero_residual": Convention(
         ("target", "any"), "where a draft token is rejected and nothing is left of the target: a draw from the target, or left open",
         ("speculative_verify",),

@@ -38,11 +38,17 @@ def verify_allowed(arithmetic: ResolvedArithmetic, case: Case, conventions: Mapp
     return {name: np.full(value.shape, np.inf) for name, value in allowed.items()}
 
 
+def verified(case: Case, conventions: Mapping[str, str]) -> dict[str, Float64]:
+    """The tokens and their number by the subject's rule."""
+    oracle = {"token": reference.speculative_verify, "block": reference.verify_block}[conventions["rule"]]
+    return as_float64(dict(zip(("tokens", "n_accepted"), oracle(**case.arguments()))))
+
+
 SPECULATIVE_VERIFY = Operation(
     name="speculative_verify",
     summary="Keep a prefix of each draft and add one token, so that what comes out has the law of the target alone.",
     oracle=reference.speculative_verify,
-    answer=lambda case, conventions: as_float64(dict(zip(("tokens", "n_accepted"), reference.speculative_verify(**case.arguments())))),
+    answer=verified,
     bound=verify_allowed,
     cases=_verify_cases,
     laws=VERIFY_LAWS,

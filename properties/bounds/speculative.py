@@ -13,6 +13,7 @@ from oracles.reference.arguments import Float64
 from oracles.reference.speculative import lengths
 
 from ..conventions import declared
+from .block_verification import block_outcomes
 from .sampling import U64
 from .sums import Roundings, g, roundings
 
@@ -32,6 +33,7 @@ def admissible_outcomes(
 
     Rows are divided by their sum or not; the ratio is a quotient or a product. Where nothing may be left of a residual, every
     token of the target is allowed; where nothing is left exactly, the draw is from the target, or left open by convention.
+    By the rule "block" the outcomes are those of `block_outcomes`.
     row_error: how far each row may already be off, relatively, where it was computed; it is added to |sum - 1|.
     """
     r = roundings(arithmetic)
@@ -51,6 +53,8 @@ def admissible_draws(arithmetic: ResolvedArithmetic, p: Float64, row_error: floa
 
 def _of_row(r: Roundings, x: arguments.Int64, q: Float64, p: Float64, u: Float64, last: float, conventions: Mapping[str, str],
             row_error: float) -> Outcomes:
+    if conventions["rule"] == "block":
+        return block_outcomes(r, x, q, p, u, lambda w, error: _drawn(r, w, error, last), conventions, row_error)
     outcomes: Outcomes = set()
     off_q, off_p = np.abs(q.sum(axis=-1) - 1.0) + row_error, np.abs(p.sum(axis=-1) - 1.0) + row_error
     for j in range(len(x)):

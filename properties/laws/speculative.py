@@ -1,23 +1,13 @@
-"""Laws of verification: every decision, what stands behind a draft, the ends of [0, 1), and the exact laws of tokens and their number."""
+"""Laws of verification: every decision, what stands behind a draft, and the ends of [0, 1). Its exact laws are in verified_law."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable
 from dataclasses import replace
-from fractions import Fraction
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
-from .. import subject_law
 from ..bounds.speculative import admissible_outcomes
-from ..bounds.sums import g, roundings
 from ..case import Case
-from ..enumeration import Distribution, Tokens
-from ..enumeration import Law as TokenLaw
-from ..exact_law import distance, emission_law, length_law, token_distance
 from ..law import NOTHING, Evidence, Judgement, Law, law, within
 from ..safetensors_file import Array
 from ..trial import Trial
@@ -30,20 +20,10 @@ from .every_operation import (
     repeats_give_the_same_bits,
     strides_are_respected,
 )
-from .subject_laws import (
-    Int64,
-    NoAnswerError,
-    exactly,
-    follows_the_contract,
-    integers,
-    needs_a_generator,
-    needs_uniforms,
-    sequentially,
-)
+from .subject_laws import Int64, follows_the_contract
+from .verified_law import emissions_pass_the_test_of_their_law, the_law_of_their_number_is_the_rules, the_law_of_tokens_is_the_targets
 from .verified_rows import a_second_call_draws_anew, accepted_tokens_are_the_drafts
 
-GRID = subject_law.GRID
-DRAWS = 2**15
 MODELS = ("draft_probs", "target_probs")
 
 
@@ -66,7 +46,7 @@ def _shape(case: Case) -> tuple[int, int, int]:
 
 @law(minimise=False, not_covered=follows_the_contract)
 def every_decision_is_right(trial: Trial) -> Judgement:
-    """A draft token is accepted iff u q(x) < p(x), and the token after it is the one that sample_u stands for: row by row.
+    """A draft token is accepted iff u q(x) < p(x), or its block by u < h, and the token after it is what sample_u stands for, row by row.
 
     Where a decision lies within the derived error of a tie, what follows is judged under the subject's own decision. Left out:
     the decisions that may go either way. Allowed: nothing else.
@@ -130,7 +110,7 @@ def _equal_models(case: Case) -> Case | None:
 
 @law(prepare=_equal_models, every=2)
 def equal_models_accept_every_draft(trial: Trial) -> Judgement:
-    """Where p = q, u q(x) < p(x) for every u below 1: all drafts are accepted. Allowed: 0 in the number accepted."""
+    """Where p = q, the ratio is 1 and every u below it: all drafts are accepted. Allowed: 0 in the number accepted."""
     B, K, _ = _shape(trial.case)
     return within(trial.answer, {"n_accepted": np.full(B, float(K))}, {"n_accepted": np.zeros(B)})
 
@@ -195,175 +175,6 @@ def no_token_without_a_probability_comes_out(trial: Trial) -> Judgement:
                 return Judgement(compared, worst_ratio=np.inf, worst_at=f"tokens[{b},{j}]", failed=True, reason=reason,
                                  evidence=Evidence(trial.wanted, trial.allowed))  # fmt: skip
     return Judgement(compared)
-
-
-# The exact law -----------------------------------------------------------------------------------------------------------
-
-
-class _Models:
-    """The draft and the target that a case of every draft stands for, and the weight of each draft."""
-
-    def __init__(self, case: Case) -> None:
-        self.x = [tuple(row) for row in case.arrays["draft_tokens"].tolist()]
-        rows: list[dict[Tokens, Distribution]] = [{}, {}]
-        for known, name in zip(rows, MODELS):
-            for x, laws in zip(self.x, case.arrays[name].astype(np.float64).tolist()):
-                known.update({x[:j]: [Fraction(p) for p in row] for j, row in enumerate(laws)})
-        self.q, self.p = rows
-        self.K, self.V = len(self.x[0]), len(self.p[()])
-        self.weights = [self._weight(x) for x in self.x]
-
-    def _weight(self, x: Tokens) -> Fraction:
-        weight = Fraction(1)
-        for j, token in enumerate(x):
-            weight *= self.q[x[:j]][token]
-        return weight
-
-    def draft(self, context: Tokens) -> Distribution:
-        return self.q[context]
-
-    def target(self, context: Tokens) -> Distribution:
-        return self.p[context]
-
-    def edges(self, x: Tokens) -> list[list[int]]:
-        """Where the faces of its boxes should lie: a ratio for each draft token, the edges of every residual and of the bonus."""
-        ratios, edges = [], set()
-        for j in range(self.K + 1):
-            p = self.p[x[:j]]
-            q = self.q[x[:j]] if j < self.K else [Fraction(0)] * self.V
-            left = [max(a - b, Fraction(0)) for a, b in zip(p, q)]
-            left = left if any(left) else list(p)
-            edges |= {_up(sum(left[:i], Fraction(0)) / sum(left)) for i in range(1, self.V)}
-            if j < self.K and q[x[j]] > p[x[j]]:
-                ratios.append([_up(p[x[j]] / q[x[j]])])
-            elif j < self.K:
-                ratios.append([])
-        return [*ratios, sorted(edges)]
-
-
-def _up(x: Fraction) -> int:
-    return -int(-x * GRID // 1)
-
-
-def _verified(trial: Trial, scenario: Int64, u: Int64) -> Int64:
-    """Rows of tokens (K + 1) and n_accepted for the drafts of the case and uniforms u (n, K + 1) on the grid."""
-    given, n = trial.case.arrays, len(scenario)
-    K, uniforms = given["draft_tokens"].shape[1], u / GRID
-    arrays = {name: given[name][scenario] for name in ("draft_tokens", *MODELS)}
-    arrays |= {"accept_u": uniforms[:, :K].astype(given["accept_u"].dtype), "sample_u": uniforms[:, K].astype(given["sample_u"].dtype)}
-    got = integers(trial, Case(trial.operation.name, arrays, {}), {"tokens": (n, K + 1), "n_accepted": (n,)})
-    return np.concatenate([got["tokens"], got["n_accepted"][:, None]], axis=1)
-
-
-def _emitted(outcome: tuple[int, ...]) -> Tokens:
-    """The tokens of an outcome, up to the first -1."""
-    tokens = outcome[:-1]
-    return tokens[: tokens.index(-1)] if -1 in tokens else tokens
-
-
-@lru_cache(maxsize=2)
-def _computed(trial: Trial) -> tuple[_Models, subject_law.SubjectLaw | None]:
-    """The models of a case and the law of the subject on them: computed once for the laws that ask."""
-    models = _Models(trial.case)
-    possible = [i for i, weight in enumerate(models.weights) if weight > 0]
-    expected = [models.edges(models.x[i]) for i in possible]
-    where = np.array(possible, dtype=np.int64)
-    try:
-        return models, subject_law.subject_law(lambda s, u: _verified(trial, where[s], u), [models.weights[i] for i in possible],
-                                               models.K + 1, expected, seed=int(trial.case.hash, 16))  # fmt: skip
-    except NoAnswerError:
-        return models, None
-
-
-def _is_law(case: Case) -> Case | None:
-    return case if case.notes.get("law") else None
-
-
-def _tolerance(trial: Trial, K: int, V: int) -> Fraction:
-    r = roundings(trial.arithmetic)
-    return (K + 1) * V * (Fraction(1, GRID) + Fraction(2.0 * float(g(V + 6.0, r.accumulate.u)) + 16.0 * r.elementwise.u))
-
-
-def _emissions(found: subject_law.SubjectLaw) -> TokenLaw:
-    emitted: TokenLaw = {}
-    for outcome, probability in found.law.items():
-        tokens = _emitted(outcome)
-        emitted[tokens] = emitted.get(tokens, Fraction(0)) + probability
-    return emitted
-
-
-@law(prepare=_is_law, not_covered=needs_uniforms)
-def the_law_of_tokens_is_the_targets(trial: Trial) -> Judgement:
-    """The exact law of what comes out, followed by the target, is the target's own chain: the distance is a fraction.
-
-    The law is computed from the subject itself: [0, 1) of every uniform cut where its answers change, for every draft over V tokens
-    and K places, with models in sixteenths that know their context; random uniforms test the cuts.
-    TV <= (K + 1) V (2^-24 + 2 g(V + 6, u_accumulate) + 16 u): at each of K + 1 places at most V cuts, each within one step of the
-    grid and the roundings of a ratio or of two sums.
-    """
-    models, found = _computed(trial)
-    if found is None:
-        return NOTHING
-    what = f"law of tokens (V = {models.V}, K = {models.K})"
-    if found.strays:
-        return _tested(trial, models)
-    emitted = _emissions(found)
-    sound = {y: x for y, x in emitted.items() if y and all(0 <= t < models.V for t in y)}
-    lost = sum((x for y, x in emitted.items() if y not in sound), Fraction(0))
-    whole = token_distance({**sound, (): lost}, models.target) if sound else Fraction(0)
-    return exactly(whole + lost, _tolerance(trial, models.K, models.V), what, found.faces + subject_law.PROBES, Evidence())
-
-
-@law(prepare=_is_law, not_covered=needs_uniforms)
-def the_law_of_their_number_is_the_rules(trial: Trial) -> Judgement:
-    """The exact law of how many tokens come out is that of the rule: a missing bonus keeps the law of tokens and breaks this one.
-
-    Allowed: as for the law of tokens. n_accepted, one less, has the same law.
-    """
-    models, found = _computed(trial)
-    if found is None or found.strays:
-        return NOTHING
-    wanted = length_law(emission_law(models.draft, models.target, k=models.K))
-    counted_n: dict[int, Fraction] = {}
-    for outcome, probability in found.law.items():
-        counted_n[outcome[-1] + 1] = counted_n.get(outcome[-1] + 1, Fraction(0)) + probability
-    off = max(_difference(length_law(_emissions(found)), wanted), _difference(counted_n, wanted))
-    what = f"law of their number (V = {models.V}, K = {models.K})"
-    return exactly(off, _tolerance(trial, models.K, models.V), what, found.faces + subject_law.PROBES, Evidence())
-
-
-def _difference(a: dict[int, Fraction], b: dict[int, Fraction]) -> Fraction:
-    return distance({(n,): p for n, p in a.items()}, {(n,): p for n, p in b.items()})
-
-
-def _tested(trial: Trial, models: _Models) -> Judgement:
-    """The e-process on tokens and their number together, drafts drawn from the draft model, with uniforms at random."""
-    generator = np.random.default_rng(int(trial.case.hash, 16))
-    weights = np.array(models.weights, dtype=np.float64)
-
-    def draw(n: int) -> Any:
-        counts: Counter[Hashable] = Counter()
-        while n > 0:
-            size = min(n, 2**13)
-            rows = _verified(trial, generator.choice(len(weights), size, p=weights), generator.integers(0, GRID, (size, models.K + 1)))
-            counts.update(_emitted(tuple(row)) for row in rows.tolist())
-            n -= size
-        return counts
-
-    law_of_all: dict[Hashable, Fraction | float] = {y: p for y, p in emission_law(models.draft, models.target, k=models.K).items()}
-    try:
-        return sequentially(law_of_all, draw, DRAWS, f"law of tokens and their number (V = {models.V}, K = {models.K})", Evidence())
-    except NoAnswerError:
-        return NOTHING
-
-
-@law(prepare=_is_law, not_covered=needs_a_generator)
-def emissions_pass_the_test_of_their_law(trial: Trial) -> Judgement:
-    """For a subject with a generator of its own: an e-process on tokens and their number finds no evidence of 10^9 against their law.
-
-    Drafts are drawn from the draft model. Valid at any stopping time; false alarms 10^-9. What it would have found by then is said.
-    """
-    return _tested(trial, _Models(trial.case))
 
 
 VERIFY_LAWS: tuple[Law, ...] = (

@@ -55,6 +55,21 @@ def accepted_where_a_draw_agrees(
 
 
 @mutant(
+    "speculative_verify", id="block-verification-by-the-rule-of-tokens", family=FAMILY, conventions={"rule": "block"},
+    source="https://github.com/vllm-project/vllm-ascend/issues/7807",
+    trigger=lambda: _one_draft(0, [0.75, 0.25], [0.5, 0.5], 0.5, 0.25) | {
+        "draft_tokens": np.array([[0, 0]]), "draft_probs": np.array([[[0.75, 0.25], [0.5, 0.5]]], np.float32),
+        "target_probs": np.array([[[0.5, 0.5], [0.25, 0.75], [0.5, 0.5]]], np.float32), "accept_u": np.array([[0.5, 0.9]], np.float32)},
+)  # fmt: skip
+def block_without_what_is_left_of_it(
+    draft_tokens: Any, draft_probs: Any, target_probs: Any, accept_u: Any, sample_u: Any, *, draft_lengths: Any = None
+) -> tuple[Array, Array]:  # fmt: skip
+    """A block is accepted below its running product, as one token is below its ratio, and the residual after it knows nothing of it."""
+    return textbook.verified_by_block(draft_tokens, draft_probs, target_probs, accept_u, sample_u, draft_lengths=draft_lengths,
+                                      face=lambda w, s: w, left_of=lambda w, p, q: textbook.residual(p, q))  # fmt: skip
+
+
+@mutant(
     "speculative_verify", id="nan-draft-row-re-emits-rejected-token", family=FAMILY, source="https://github.com/vllm-project/vllm/pull/41834",
     trigger=lambda: _one_draft(0, [float("nan")] * 4, [1e-22, 0.97, 0.02, 0.01], 0.5, 0.5),
 )  # fmt: skip

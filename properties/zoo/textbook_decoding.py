@@ -116,6 +116,42 @@ def verified(
     return tokens, n_accepted
 
 
+def ratio(w: Any, q: Any, p: Any) -> Any:
+    """min(1, w p / q); 0 for a draft that the target never gives, 1 for one that only the target does."""
+    return w * 0 if p == 0 or w == 0 else min(w * 0 + 1, w * (p / q)) if q > 0 else w * 0 + 1
+
+
+def face(w: Any, s: Any) -> Any:
+    """What the uniform must be below for a block of weight w, s of the target left after it, to be accepted."""
+    return s / (s + (1 - w)) if s > 0 else s
+
+
+def left_of(w: Any, p: Array, q: Array) -> Array:
+    """What is drawn from after a block of weight w."""
+    return residual(w * p, q)
+
+
+def verified_by_block(
+    draft_tokens: Any, draft_probs: Any, target_probs: Any, accept_u: Any, sample_u: Any, *, draft_lengths: Any = None,
+    ratio: Callable[[Any, Any, Any], Any] = ratio, face: Callable[[Any, Any], Any] = face,
+    left_of: Callable[[Any, Array, Array], Array] = left_of,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Verification by block, row by row, its steps exchangeable."""
+    B, K = draft_tokens.shape
+    tokens, n_accepted = np.full((B, K + 1), -1, dtype=np.int64), np.zeros(B, dtype=np.int64)
+    for b, n in enumerate(lengths_of(draft_tokens, draft_lengths)):
+        x, q, p = draft_tokens[b, :n], working(draft_probs[b]), working(target_probs[b])
+        w, t = [p.dtype.type(1)], 0
+        for j in range(1, n + 1):
+            w.append(ratio(w[-1], q[j - 1, x[j - 1]], p[j - 1, x[j - 1]]))
+            if accept_u[b, j - 1] < (w[j] if j == n else face(w[j], np.maximum(w[j] * p[j] - q[j], 0).sum())):
+                t = j
+        weights = p[n] if t == n else left_of(w[t], p[t], q[t])
+        tokens[b, : t + 1] = [*x[:t], drawn(weights, sample_u[b])]
+        n_accepted[b] = t
+    return tokens, n_accepted
+
+
 def cross_entropy(z: Array, target: int) -> Any:
     """lse(z) - z[target]."""
     m = z.max()

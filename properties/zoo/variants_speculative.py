@@ -160,6 +160,41 @@ def verify_with_gumbel_noise(
     return verified(draft_tokens, draft_probs, target_probs, u, sample_u, draft_lengths=draft_lengths, draw=draw)
 
 
+@variant("speculative_verify", id="verify-block-textbook", family=FAMILY, conventions={"rule": "block"})
+def verify_by_block(
+    draft_tokens: Any, draft_probs: Any, target_probs: Any, accept_u: Any, sample_u: Any, *, draft_lengths: Any = None
+) -> tuple[Array, Array]:  # fmt: skip
+    """By block, weights as products of quotients, rows as they are."""
+    return textbook.verified_by_block(draft_tokens, draft_probs, target_probs, accept_u, sample_u, draft_lengths=draft_lengths)
+
+
+@variant("speculative_verify", id="verify-block-by-logarithms", family=FAMILY, conventions={"rule": "block"},
+         source="https://github.com/vllm-project/vllm/pull/46781")
+def verify_by_block_in_logarithms(
+    draft_tokens: Any, draft_probs: Any, target_probs: Any, accept_u: Any, sample_u: Any, *, draft_lengths: Any = None
+) -> tuple[Array, Array]:  # fmt: skip
+    """By block, weights kept as logarithms and raised again at each step, the denominator summed in the other order."""
+    def ratio(w: Any, q: Any, p: Any) -> Any:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log = np.fmin(np.log(w) + (np.log(p) - np.log(q)), 0)
+        return np.exp(log) if p > 0 and w > 0 else w * 0
+
+    def face(w: Any, s: Any) -> Any:
+        return s / (s + 1 - w) if s > 0 and s + 1 > w else s * 0
+
+    return textbook.verified_by_block(draft_tokens, draft_probs, target_probs, accept_u, sample_u, draft_lengths=draft_lengths,
+                                      ratio=ratio, face=face)  # fmt: skip
+
+
+@variant("speculative_verify", id="verify-block-own-generator", family=FAMILY, conventions={"rule": "block", "uniforms": "own"})
+def verify_by_block_with_its_own_draws(
+    draft_tokens: Any, draft_probs: Any, target_probs: Any, accept_u: Any, sample_u: Any, *, draft_lengths: Any = None
+) -> tuple[Array, Array]:  # fmt: skip
+    """By block, with uniforms of its own."""
+    u, last = (np.random.default_rng().random(x.shape, dtype=np.float32) for x in (accept_u, sample_u))
+    return textbook.verified_by_block(draft_tokens, draft_probs, target_probs, u, last, draft_lengths=draft_lengths)
+
+
 @variant("tree_positions", id="tree-positions-walked", family=FAMILY)
 def positions_by_walking(parents: Any, *, n_past: Any) -> Array:
     """From each node to the root, counting."""

@@ -14,7 +14,7 @@ from oracles.properties import subject
 from oracles.properties.cases.speculative import VERIFY_CASES, VerifyRecipe
 from oracles.properties.declaration import declaration_of
 from oracles.properties.exact_law import distance, emission_law
-from oracles.properties.laws import speculative as laws
+from oracles.properties.laws import verified_law as laws
 from oracles.properties.operations import operation_named
 from oracles.properties.subject_law import GRID, subject_law
 from oracles.properties.subjects import InProcess
@@ -53,7 +53,7 @@ def computed(function: Any, V: int, K: int, seed: int) -> tuple[Any, Any]:
     declared = subject("speculative_verify")(function)
     case = VERIFY_CASES.build(VerifyRecipe(K=K, V=V, models="law", seed=seed))
     trial = Trial(operation_named("speculative_verify"), InProcess(declared, declaration_of(declared, "speculative_verify")), case)
-    return laws._computed(trial)
+    return laws.computed(trial)
 
 
 def verify(draft_tokens: Any, draft_probs: Any, target_probs: Any, accept_u: Any, sample_u: Any, *, draft_lengths: Any = None) -> Any:
@@ -64,7 +64,7 @@ def verify(draft_tokens: Any, draft_probs: Any, target_probs: Any, accept_u: Any
 def test_the_oracle_has_the_law_of_the_formula_but_for_the_grid(V: int, K: int, seed: int) -> None:
     models, found = computed(verify, V, K, seed)
     assert found.strays == 0
-    off = distance(laws._emissions(found), emission_law(models.draft, models.target, k=K))
+    off = distance(laws.emissions_of(found), emission_law(models.draft, models.target, k=K))
     assert off <= (K + 1) * V * Fraction(1, GRID)
 
 
@@ -74,7 +74,7 @@ def test_four_tokens_and_three_drafts_take_seconds() -> None:
 
     start = time.monotonic()
     models, found = computed(verify_a_batch_at_once, 4, 3, 0)
-    off = distance(laws._emissions(found), emission_law(models.draft, models.target, k=3))
+    off = distance(laws.emissions_of(found), emission_law(models.draft, models.target, k=3))
     assert found.strays == 0
     assert off <= 16 * Fraction(1, GRID)
     assert time.monotonic() - start < 120

@@ -17,6 +17,7 @@ IDS = {
     ),
     "speculative": (
         "bonus-after-all-accepted-from-residual", "equality-acceptance-at-nonzero-temperature", "nan-draft-row-re-emits-rejected-token",
+        "block-verification-by-the-rule-of-tokens",
         "proposal-q-not-the-sampled-one", "residual-mutates-target-in-place", "acceptance-inclusive-at-zero",
         "tree-node-position-is-flat-index", "bonus-token-kv-missing-when-k-above-1",
     ),
@@ -29,7 +30,8 @@ ALL = keeper.inhabitants(tuple(IDS))
 MUTANTS = [s for s in ALL if s.kind == "mutant"]
 VARIANTS = [s for s in ALL if s.kind == "variant"]
 SAMPLE = ("filter-ascending-sort", "filter-threshold-keeps-ties", "penalties-token-by-token", "sample-by-alias-tables", "sample-gumbel-max",
-          "verify-by-quotient", "verify-other-end-of-the-uniforms", "verify-own-generator", "tree-positions-in-order", "mtp-rolled-labels",
+          "verify-by-quotient", "verify-block-textbook", "verify-block-by-logarithms", "verify-block-own-generator",
+          "verify-other-end-of-the-uniforms", "verify-own-generator", "tree-positions-in-order", "mtp-rolled-labels",
           "loop-with-a-cache-by-prefix", "mtp-loop-other-order-of-the-uniforms")
 # The textbook of each operation, which mutants are made of.
 TEXTBOOKS = {"filter_probabilities": "filter-textbook", "apply_penalties": "penalties-textbook", "sample": "sample-textbook",
