@@ -117,7 +117,8 @@ def _check_replaceable(folder: Path) -> None:
 
 def _written(folder: Path, case: Case, limbs: Mapping[str, Limbs], bits: int) -> Entry:
     data = _bytes(case, limbs)
-    entry = _entry(case, limbs, {**ROUNDED, "prover": prover(), "bits": bits}, data)
+    how = {"by": ROUNDED["by"], "prover": prover(), "bits": bits, "rounding": ROUNDED["rounding"]}        # in the order of the manifest
+    entry = _entry(case, limbs, how, data)
     _put(folder / entry.file, data)
     return entry
 

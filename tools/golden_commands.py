@@ -120,6 +120,7 @@ def make(
     except store.GoldenFault as fault:                                          # no reason not to make them anew
         before, damage = [], str(fault)
     held = {entry.name: (store.DATA / entry.file).read_bytes() for entry in before if (store.DATA / entry.file).is_file()}
+    manifest = (store.DATA / store.MANIFEST).read_bytes() if before else b""
     with _progress(quiet=as_json) as show:
         try:
             entries = store.make(target, progress=show)
@@ -128,6 +129,8 @@ def make(
     changed = [entry.name for entry in entries if held.get(entry.name) != (target / entry.file).read_bytes()]
     gone = sorted(set(held) - {entry.name for entry in entries})
     provers = of_provers(before, entries)
+    if not provers and not changed and not gone and (target / store.MANIFEST).read_bytes() != manifest:
+        changed = [store.MANIFEST]
     if as_json:
         print(json.dumps({"files": len(entries), "changed": changed, "gone": gone, "provers": provers, "damaged": damage}, indent=1))
         return

@@ -221,6 +221,17 @@ def test_another_note_of_a_case_is_seen(folder: Path) -> None:
     assert found.file == FILE
 
 
+def test_entries_are_written_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last byte of the manifest, the order of its words too."""
+    entries = [entry for entry in read_manifest() if entry.operation in ("softmax", "all_reduce", "write_kv")]
+    (recorded,) = {entry.certified["prover"] for entry in entries if not entry.is_trace}
+    monkeypatch.setattr(store, "prover", lambda: recorded)
+    written = [store._written_trace(tmp_path, store.read_trace(entry)) if entry.is_trace
+               else store._written(tmp_path, *read(entry), entry.certified["bits"]) for entry in entries]  # fmt: skip
+    assert store._canonical(written) == store._canonical(entries)
+    assert {entry.is_trace for entry in entries} == {True, False}
+
+
 @pytest.mark.parametrize("held", ["thesis.txt", "manifest.json", "softmax/pair.safetensors"])
 def test_make_replaces_nothing_that_it_did_not_write(held: str, tmp_path: Path) -> None:
     (tmp_path / held).parent.mkdir(exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from oracles.golden import measuring, store
 from oracles.golden import questions as asking
+from oracles.golden.sets import SETS
 from oracles.golden.trace_stream import stream_traces
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "golden.md"
@@ -65,6 +67,18 @@ def test_a_damaged_package_is_made_anew(manifest: str | None, oracles: Any, tmp_
     (tmp_path / "data" / entry.file).unlink()
     ended = oracles("golden", "make", "--json")
     assert (ended.data["changed"], ended.data["damaged"]) == ([entry.name], "")
+
+
+@pytest.mark.certify
+def test_another_manifest_is_told_where_all_files_are_the_same(oracles: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "DATA", tmp_path / "data")
+    monkeypatch.setattr(store, "make", partial(store.make, sets=(replace(SETS[0], cases=lambda: SETS[0].cases()[:1]),), questions=list))
+    assert "1 files in" in oracles("golden", "make").out
+    (entry,) = store.read_manifest(tmp_path / "data")
+    other = replace(entry, certified=dict(reversed(entry.certified.items())))
+    (tmp_path / "data" / store.MANIFEST).write_bytes(store._canonical([other]))
+    assert oracles("golden", "make", "--json").data["changed"] == ["manifest.json"]
+    assert "all as they were" in oracles("golden", "make").out
 
 
 @pytest.mark.parametrize("words", [("golden", "export", "cases"), ("grade", "."), ("golden", "measure")])
