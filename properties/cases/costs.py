@@ -55,6 +55,7 @@ CORNERS = (
     ConfigRecipe(length=8192, layers=2, kv_heads=8, group=3, head_dim=64, heads="shared_out", seed=1),
     ConfigRecipe(n=3, length=32768, layers=24, kv_heads=4, group=2, head_dim=64, window=128, form="alternating", seed=2),
     ConfigRecipe(n=0, length=5, layers=2, kv_heads=2, seed=3),
+    ConfigRecipe(n=2, length=2**17 - 1, layers=61, kv_heads=7, group=8, head_dim=128, seed=4),   # past 32 bits, and past 24 of a float32
 )
 
 

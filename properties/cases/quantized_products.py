@@ -146,13 +146,13 @@ def matmul_recipes(coverage: Coverage) -> st.SearchStrategy[MatmulRecipe]:
 
 
 def build_matmul(recipe: MatmulRecipe) -> Case:
-    """int8 codes; scales () or (M,), x_scale () as a 0-d array or (N,); a bias (M,), small or far larger than the product."""
+    """int8 codes, -128 among them, whose magnitude no int8 holds; scales () or (M,), x_scale () as a 0-d array or (N,); a bias (M,), small or far larger than the product."""
     g = generator(recipe.seed, "values")
-    most = {"any": 127, "extreme": 127, "small": 3}[recipe.codes]
+    low, high = (-3, 3) if recipe.codes == "small" else (-128, 127)
 
     def codes(*shape: int) -> Array:
-        drawn = g.integers(-most, most + 1, shape)
-        return (np.where(drawn < 0, -most, most) if recipe.codes == "extreme" else drawn).astype(np.int8)
+        drawn = g.integers(low, high + 1, shape)
+        return (np.where(drawn < 0, low, high) if recipe.codes == "extreme" else drawn).astype(np.int8)
 
     arrays = {"x": codes(recipe.N, recipe.C), "q": codes(recipe.C, recipe.M)}
     arrays["scale"] = scales_of(recipe.scales, (recipe.M,) if recipe.scale == "each" else (), recipe.dtype, g)

@@ -151,6 +151,18 @@ def test_the_law_accepts_the_textbook(operation: str, law: str) -> None:
     assert failure(operation, law, RIGHT[operation], declared) == ""
 
 
+@pytest.mark.parametrize("held", [np.int32, np.uint32, np.float32])
+@pytest.mark.parametrize(("operation", "result"), [(K, "bytes"), (F, "flops")])
+def test_counts_that_are_kept_in_32_bits_are_found(operation: str, result: str, held: type) -> None:
+    def narrow(lengths: Any, *, config: Any, **options: Any) -> Any:
+        with np.errstate(invalid="ignore"):
+            return RIGHT[operation](lengths, config=config, **options).astype(held).astype(np.int64)
+
+    takes = (lambda lengths, *, config, element_bits=16: narrow(lengths, config=config, element_bits=element_bits)) if operation == K else (
+        lambda lengths, *, config, pairs, backward=False: narrow(lengths, config=config, pairs=pairs, backward=backward))  # fmt: skip
+    assert failure(operation, f"{result}_agrees_with_the_oracle", takes, {})
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_no_law_is_left_out(operation: str) -> None:
     assert {law.name for law in operation_named(operation).laws} == set(BREAKERS[operation]) | SHARED

@@ -351,6 +351,12 @@ def test_mistakes_with_lists_axes_and_many_weights_are_found(mistake: str) -> No
     assert failure(P, law, function)
 
 
+def test_a_product_that_takes_minus_128_for_minus_127_is_found() -> None:
+    """As those do that multiply magnitudes of 8 bits and put the sign on afterwards."""
+    assert failure(M, "out_agrees_with_the_oracle", given_other(M, lambda given: {"x": np.maximum(given["x"], -127)}))
+    assert failure(M, "out_agrees_with_the_oracle", given_other(M, lambda given: {"q": np.maximum(given["q"], -127)}))
+
+
 def test_steps_that_take_rows_for_layers_are_found() -> None:
     assert failure(G, "masks_agrees_with_the_oracle", steps_by_rows)
 
