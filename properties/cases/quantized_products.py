@@ -146,7 +146,8 @@ def matmul_recipes(coverage: Coverage) -> st.SearchStrategy[MatmulRecipe]:
 
 
 def build_matmul(recipe: MatmulRecipe) -> Case:
-    """int8 codes, -128 among them, whose magnitude no int8 holds; scales () or (M,), x_scale () as a 0-d array or (N,); a bias (M,), small or far larger than the product."""
+    """int8 codes, -128 among them, whose magnitude no int8 holds; scales () or (M,), x_scale () as a 0-d array or (N,); a bias (M,), small
+    or far larger than the product."""
     g = generator(recipe.seed, "values")
     low, high = (-3, 3) if recipe.codes == "small" else (-128, 127)
 
