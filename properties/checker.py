@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ from .outcome import HUNG, RETURNED
 from .power import CASES, measure
 from .report import ERROR, FAILED, HELD, NOT_COVERED, Report, Verdict
 from .run import Failure, Run, Tally, begin, judge_one, random_cases, recipes_of
+from .shrinking import Deadline, shrink, size
 from .stateful.names import STATEFUL_NAMES
 from .subjects import Subject, open_subject
 from .trial import Trial
 
-SHRINK_SECONDS = 30.0                                                           # for one law
-ALL_SHRINK_SECONDS = 120.0
+SHRINK_SECONDS = 20.0                                                           # for all laws of a run together
+_CUT = " (a smaller one may be found: shrinking was stopped by its limit of time)"
 
 
 def check(
@@ -120,19 +121,27 @@ def _power(run: Run, recipes: list[Any]) -> dict[str, Any]:
     return measure(trials, results)
 
 
+@dataclass
+class Shrinking:
+    """What the laws of a run share: the time for shrinking, and the recipes in which it has ended, which the next law tries first."""
+
+    until: Deadline
+    ends: list[Any] = field(default_factory=list)
+
+
 def _verdicts(run: Run, folder: Path | None) -> tuple[Verdict, ...]:
-    deadline = time.monotonic() + ALL_SHRINK_SECONDS
-    return tuple(_verdict(run, tally, folder, min(SHRINK_SECONDS, max(0.0, deadline - time.monotonic()))) for tally in run.tallies)
+    shared = Shrinking(Deadline.after(SHRINK_SECONDS))
+    return tuple(_verdict(run, tally, folder, shared) for tally in run.tallies)
 
 
-def _verdict(run: Run, tally: Tally, folder: Path | None, seconds: float) -> Verdict:
+def _verdict(run: Run, tally: Tally, folder: Path | None, shared: Shrinking) -> Verdict:
     name = tally.law.name
     if tally.not_covered:
         return Verdict(name, NOT_COVERED, tally.not_covered)
     if tally.broken:
         return Verdict(name, ERROR, tally.broken, tally.cases, tally.compared)
     if tally.failure is not None:
-        return _failed(run, tally, tally.failure, folder, seconds)
+        return _failed(run, tally, tally.failure, folder, shared)
     if tally.compared:
         return Verdict(name, HELD, tally.silence, tally.cases, tally.compared, tally.left_out, tally.worst_ratio, tally.worst_at,
                        warning=tally.warning)  # fmt: skip
@@ -147,18 +156,19 @@ def _verdict(run: Run, tally: Tally, folder: Path | None, seconds: float) -> Ver
     return Verdict(name, NOT_COVERED, "no case that the subject covers is of the kind this law speaks of")
 
 
-def _failed(run: Run, tally: Tally, failure: Failure, folder: Path | None, seconds: float) -> Verdict:
+def _failed(run: Run, tally: Tally, failure: Failure, folder: Path | None, shared: Shrinking) -> Verdict:
     """The verdict on a broken law: shrunk, written down, looked at. What goes wrong in that is said, and leaves the law broken."""
     case, judgement, note, written, hint = failure.case, failure.judgement, "", None, ""
+    cut = False
     try:
-        case, judgement, note = _smallest(run, tally.law, failure, seconds)
+        case, judgement, note, cut = _smallest(run, tally.law, failure, shared)
         hint = _hint(run, tally.law, failure, case) if failure.kind == RETURNED and not note else ""
         if folder is not None:
             written = str(write_counterexample(folder, run.operation, run.subject, tally.law, case, judgement))
     except Exception as error:                                                  # ours, or the disk's
         note += f" (it could not be shrunk and written down: {type(error).__name__}: {error})"
     return Verdict(tally.law.name, FAILED, judgement.reason + note, tally.cases, tally.compared, tally.left_out, judgement.worst_ratio,
-                   judgement.worst_at, written, describe(case), hint)  # fmt: skip
+                   judgement.worst_at, written, describe(case) + (_CUT if cut else ""), hint)  # fmt: skip
 
 
 def _hint(run: Run, law: Law, failure: Failure, shrunk: Case) -> str:
@@ -170,11 +180,14 @@ def _hint(run: Run, law: Law, failure: Failure, shrunk: Case) -> str:
     return "" if guessed and not diagnose(Trial(run.operation, run.subject, shrunk)).startswith(PRECISION) else hint
 
 
-def _smallest(run: Run, law: Law, failure: Failure, seconds: float) -> tuple[Case, Judgement, str]:
-    """The smallest failing case found, what the law says of it, and a remark for the reason."""
-    if failure.kind == HUNG or failure.recipe is None or seconds <= 0:
-        return failure.case, failure.judgement, ""
-    from .shrinking import shrink
+def _smallest(run: Run, law: Law, failure: Failure, shared: Shrinking) -> tuple[Case, Judgement, str, bool]:
+    """The smallest failing case found, what the law says of it, a remark for the reason, and whether the time ended the search.
+
+    First of all what other laws have shrunk to is tried, least first: one fault mostly breaks them all there, and a law for which
+    no time is left still shows no case of thousands of elements.
+    """
+    if failure.kind == HUNG or failure.recipe is None:
+        return failure.case, failure.judgement, "", False
     from .value_minimiser import minimise_values
 
     def fails_on(case: Case) -> bool:
@@ -189,19 +202,24 @@ def _smallest(run: Run, law: Law, failure: Failure, seconds: float) -> tuple[Cas
         return (run.source.covered(r, run.coverage) for r in run.source.simpler(recipe))
 
     drawn = run.subject.declaration.conventions.get("uniforms") == "own"        # other draws in each run are then no remark
-    if not fails(failure.recipe):
+    known = sorted((end for end in shared.ends if size(end) < size(failure.recipe)), key=size)
+    start = next((recipe for recipe in (*known, failure.recipe) if fails(recipe)), None)
+    if start is None:
         once = " (once: the same input did not fail again, so the subject is not deterministic)"
-        return failure.case, failure.judgement, "" if drawn else once
-    recipe, _ = shrink(failure.recipe, simpler, fails, seconds=0.7 * seconds, reseed=6)
+        return failure.case, failure.judgement, "" if drawn else once, False
+    structure, values = shared.until.share(0.7), Deadline(shared.until.moment)
+    recipe, _ = shrink(start, simpler, fails, until=structure, reseed=6)
+    if recipe not in shared.ends:
+        shared.ends.append(recipe)
     case = run.prepared(law, recipe)
     if case is None:
         raise RuntimeError(f"{law.name}: the shrunk recipe {recipe} has no case")
     if law.minimise:
-        case = minimise_values(case, fails_on, seconds=0.3 * seconds, complete=run.source.complete)
+        case = minimise_values(case, fails_on, until=values, complete=run.source.complete)
     judgement = law.judge(Trial(run.operation, run.subject, case))
     if judgement.failed:
-        return case, judgement, ""
-    return failure.case, failure.judgement, "" if drawn else " (only now and then: not deterministic)"
+        return case, judgement, "", structure.stopped or values.stopped
+    return failure.case, failure.judgement, "" if drawn else " (only now and then: not deterministic)", False
 
 
 def _not_covered(run: Run) -> tuple[str, ...]:

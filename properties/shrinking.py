@@ -8,13 +8,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import Field, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 R = TypeVar("R")
 
 # Sizes of tiles and heads; one more is where a kernel starts its second tile.
 TILES = (8, 16, 32, 64, 128, 256, 512)
+
+
+@dataclass
+class Deadline:
+    """A moment of `time.monotonic` at which the search ends, and whether anybody was stopped by it."""
+
+    moment: float
+    stopped: bool = False
+
+    @classmethod
+    def after(cls, seconds: float) -> Deadline:
+        return cls(time.monotonic() + seconds)
+
+    def share(self, part: float) -> Deadline:
+        """A deadline after part of the time that is left."""
+        now = time.monotonic()
+        return Deadline(now + part * max(self.moment - now, 0.0))
+
+    def over(self) -> bool:
+        """Asked before each step: whether it may not be taken."""
+        self.stopped = self.stopped or time.monotonic() >= self.moment
+        return self.stopped
 
 
 def size_field() -> Any:
@@ -53,15 +75,16 @@ def simpler_recipes(recipe: R) -> Iterator[R]:
             yield candidate
 
 
-def shrink(recipe: R, simpler: Callable[[R], Iterator[R]], fails: Callable[[R], bool], *, seconds: float, reseed: int = 3) -> tuple[R, int]:
+def shrink(
+    recipe: R, simpler: Callable[[R], Iterator[R]], fails: Callable[[R], bool], *, until: Deadline, reseed: int = 3
+) -> tuple[R, int]:  # fmt: skip
     """The smallest recipe found that still fails, and how many trials it took.
 
-    Greedy: the first smaller recipe that fails is taken, until none fails or the seconds are over. `fails` must mean
+    Greedy: the first smaller recipe that fails is taken, until none fails or the time is over. `fails` must mean
     that *the same law* fails. Each candidate is tried with `reseed` seeds, its own and those after it, since a fault may
     need luck in its values. What `simpler` yields need not be smaller (a candidate mapped into what a subject covers may
     have grown): what is not smaller by `size` is not tried, so this terminates.
     """
-    deadline = time.monotonic() + seconds
     trials = 0
     tried: set[R] = {recipe}
     while True:
@@ -72,7 +95,7 @@ def shrink(recipe: R, simpler: Callable[[R], Iterator[R]], fails: Callable[[R], 
                 seeded: R = replace(candidate, seed=candidate.seed + offset)  # type: ignore[type-var, attr-defined]
                 if seeded in tried:
                     continue
-                if time.monotonic() >= deadline:
+                if until.over():
                     return recipe, trials
                 tried.add(seeded)
                 trials += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,23 +14,23 @@ from oracles.reference import FloatFormat
 from .case import Case
 from .case_source import unchanged
 from .regimes import in_format
+from .shrinking import Deadline
 
 Array = NDArray[Any]
 Float64 = NDArray[np.float64]
 Region = tuple[slice, ...]
 
 
-def minimise_values(case: Case, fails: Callable[[Case], bool], *, seconds: float, complete: Callable[[Case], Case] = unchanged) -> Case:
-    """A case of the same structure with plainer numbers that still fails, found within the seconds.
+def minimise_values(case: Case, fails: Callable[[Case], bool], *, until: Deadline, complete: Callable[[Case], Case] = unchanged) -> Case:
+    """A case of the same structure with plainer numbers that still fails, found in time.
 
     Each of these is kept where `fails` still holds, first on whole arrays, then on halves, quarters, ... down to
     elements: zero; the nearest integer; the nearest power of two; three significant bits. `complete` computes anew what
     follows from the other arrays (out and lse of a backward pass) before `fails` is asked.
 
     Integers, booleans, NaN and infinities are never touched; strides and offsets stay. The result depends on the clock
-    only where the seconds run out.
+    only where the time is over.
     """
-    deadline = time.monotonic() + seconds
     for whole in (True, False):
         for plainer in (_zero, _integer, _power_of_two, _three_bits):
             everything = [(name, region) for name in sorted(case.arrays) for region in _everything(case.arrays[name])]
@@ -44,7 +43,7 @@ def minimise_values(case: Case, fails: Callable[[Case], bool], *, seconds: float
                 candidate = complete(case.with_arrays(**{name: array}))
                 if candidate.hash == case.hash:
                     continue                                       # `complete` has put back what was changed
-                if time.monotonic() >= deadline:
+                if until.over():
                     return case
                 if fails(candidate):
                     case = candidate

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from oracles import reference
-from oracles.properties import UsageError, check, subject
+from oracles.properties import UsageError, check, checker, shrinking, subject
 from oracles.properties.law import NOTHING, Judgement, law
 from oracles.properties.report import Report, Verdict
 from oracles.properties.softmax import SOFTMAX
@@ -114,6 +114,47 @@ def test_a_run_that_is_stopped_at_once_judges_nothing() -> None:
     report = check("softmax", softmax, budget="quick", max_seconds=0)
     assert not report.held
     assert {v.status for v in report.verdicts if v.compared == 0} <= {"error", "not_covered"}
+
+
+LIMIT = "shrinking was stopped by its limit of time"
+
+
+def wrong_in_long_rows(x: Any, *, axis: int = -1) -> Any:
+    return softmax(x, axis=axis) * (2 if x.shape[axis] > 4 else 1)
+
+
+def failing_cases() -> list[str]:
+    failed = [v for v in check("softmax", wrong_in_long_rows, budget="quick").verdicts if v.status == "failed"]
+    assert len(failed) > 1
+    return [v.case for v in failed]
+
+
+def test_shrinking_that_ends_by_itself_says_nothing_of_time() -> None:
+    assert not any(LIMIT in case for case in failing_cases())
+
+
+def test_shrinking_that_is_cut_short_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checker, "SHRINK_SECONDS", 0.0)
+    assert LIMIT in failing_cases()[0]
+
+
+def test_laws_share_their_time_and_one_for_which_none_is_left_shows_what_another_has_shrunk_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, shrinking.Deadline]] = []
+    ends: list[Any] = []
+
+    def only_the_first(recipe: Any, simpler: Any, fails: Any, *, until: shrinking.Deadline, reseed: int) -> tuple[Any, int]:
+        asked.append((recipe, until))
+        given = until if len(asked) == 1 else shrinking.Deadline.after(0.0)
+        ends.append(shrinking.shrink(recipe, simpler, fails, until=given, reseed=reseed)[0])
+        return ends[-1], 1
+
+    monkeypatch.setattr(checker, "SHRINK_SECONDS", 60.0)
+    monkeypatch.setattr(checker, "shrink", only_the_first)
+    start = time.monotonic()
+    failing_cases()
+    assert all(until.moment <= start + 60.0 + time.monotonic() - start for _, until in asked)
+    assert asked[0][0] != ends[0]
+    assert any(recipe == ends[0] for recipe, _ in asked[1:])
 
 
 def without_seconds(report: Report) -> dict[str, Any]:

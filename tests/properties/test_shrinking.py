@@ -11,7 +11,7 @@ import pytest
 from oracles.properties.cases.attention import ATTENTION_CASES, AttentionRecipe
 from oracles.properties.cases.softmax import SoftmaxRecipe
 from oracles.properties.coverage import Coverage
-from oracles.properties.shrinking import shrink, simpler_recipes, size
+from oracles.properties.shrinking import Deadline, shrink, simpler_recipes, size
 
 LARGE = AttentionRecipe(B=3, Hkv=2, G=4, Lq=200, Lk=300, D=80, Dv=64, causal="bottom_right", window="both", scale="odd", softcap="tight",
                         bias="minus_infinity", mask="block", kv_lengths="some_zero", sinks="dominant", alibi="geometric", dropout="tenth",
@@ -36,28 +36,29 @@ PLANTED: dict[str, Planted] = {
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_shrinks_to_its_smallest_recipe(name: str) -> None:
     fails, smallest = PLANTED[name]
-    found, _ = shrink(LARGE, simpler_recipes, fails, seconds=PATIENCE, reseed=1)
+    found, _ = shrink(LARGE, simpler_recipes, fails, until=Deadline.after(PATIENCE), reseed=1)
     assert replace(found, seed=0) == smallest
 
 
 def test_equal_lengths_shrink_together() -> None:
     start = replace(LARGE, Lq=200, Lk=200)
-    found, _ = shrink(start, simpler_recipes, lambda r: r.Lq == r.Lk > 5, seconds=PATIENCE, reseed=1)
+    found, _ = shrink(start, simpler_recipes, lambda r: r.Lq == r.Lk > 5, until=Deadline.after(PATIENCE), reseed=1)
     assert replace(found, seed=0) == AttentionRecipe(Lq=6, Lk=6)
 
 
 def test_unequal_lengths_become_equal_where_only_that_fails() -> None:
-    found, _ = shrink(LARGE, simpler_recipes, lambda r: r.Lq == r.Lk > 5 or (r.Lq, r.Lk) == (200, 300), seconds=PATIENCE, reseed=1)
+    found, _ = shrink(LARGE, simpler_recipes, lambda r: r.Lq == r.Lk > 5 or (r.Lq, r.Lk) == (200, 300),
+                      until=Deadline.after(PATIENCE), reseed=1)  # fmt: skip
     assert replace(found, seed=0) == AttentionRecipe(Lq=6, Lk=6)
 
 
 def test_few_trials_are_needed() -> None:
-    _, trials = shrink(LARGE, simpler_recipes, lambda r: r.Lk > 64 and r.G > 1, seconds=PATIENCE, reseed=1)
+    _, trials = shrink(LARGE, simpler_recipes, lambda r: r.Lk > 64 and r.G > 1, until=Deadline.after(PATIENCE), reseed=1)
     assert trials < 200
 
 
 def test_a_fault_that_needs_luck_in_its_values_is_followed_through_other_seeds() -> None:
-    found, _ = shrink(LARGE, simpler_recipes, lambda r: r.Lk > 4 and (r.seed + r.Lk) % 3 == 0, seconds=PATIENCE, reseed=3)
+    found, _ = shrink(LARGE, simpler_recipes, lambda r: r.Lk > 4 and (r.seed + r.Lk) % 3 == 0, until=Deadline.after(PATIENCE), reseed=3)
     assert replace(found, seed=0) == AttentionRecipe(Lk=5)
 
 
@@ -68,7 +69,7 @@ def test_without_reseeding_every_trial_keeps_the_seed() -> None:
         seeds.add(recipe.seed)
         return recipe.Lk > 64
 
-    shrink(LARGE, simpler_recipes, fails, seconds=PATIENCE, reseed=1)
+    shrink(LARGE, simpler_recipes, fails, until=Deadline.after(PATIENCE), reseed=1)
     assert seeds == {LARGE.seed}
 
 
@@ -79,12 +80,25 @@ def test_no_recipe_is_tried_twice() -> None:
         tried.append(recipe)
         return recipe.Lk > 64 and recipe.poison
 
-    _, trials = shrink(LARGE, simpler_recipes, fails, seconds=PATIENCE)
+    _, trials = shrink(LARGE, simpler_recipes, fails, until=Deadline.after(PATIENCE))
     assert len(tried) == len(set(tried)) == trials
 
 
 def test_no_time_leaves_the_recipe_as_it_is() -> None:
-    assert shrink(LARGE, simpler_recipes, lambda r: True, seconds=0.0) == (LARGE, 0)
+    assert shrink(LARGE, simpler_recipes, lambda r: True, until=Deadline.after(0.0)) == (LARGE, 0)
+
+
+def test_a_deadline_knows_whether_anybody_was_stopped_by_it() -> None:
+    early, late = Deadline.after(0.0), Deadline.after(PATIENCE)
+    shrink(LARGE, simpler_recipes, lambda r: r.Lk > 64, until=early)
+    shrink(LARGE, simpler_recipes, lambda r: r.Lk > 64, until=late, reseed=1)
+    assert (early.stopped, late.stopped) == (True, False)
+
+
+def test_a_share_of_a_deadline_ends_before_it() -> None:
+    whole = Deadline.after(PATIENCE)
+    assert whole.moment - PATIENCE < whole.share(0.5).moment < whole.moment - PATIENCE / 4
+    assert Deadline(0.0).share(0.7).over()
 
 
 def test_candidates_that_are_no_smaller_are_not_tried() -> None:
@@ -92,7 +106,7 @@ def test_candidates_that_are_no_smaller_are_not_tried() -> None:
         yield replace(recipe, Lk=recipe.Lk + 1)
         yield replace(recipe, seed=recipe.seed + 1)
 
-    assert shrink(LARGE, growing, lambda r: True, seconds=PATIENCE) == (LARGE, 0)
+    assert shrink(LARGE, growing, lambda r: True, until=Deadline.after(PATIENCE)) == (LARGE, 0)
 
 
 def test_shrinking_inside_a_coverage_stays_inside_it() -> None:
@@ -102,7 +116,7 @@ def test_shrinking_inside_a_coverage_stays_inside_it() -> None:
     def simpler(recipe: AttentionRecipe) -> Iterator[AttentionRecipe]:
         return (ATTENTION_CASES.covered(candidate, coverage) for candidate in simpler_recipes(recipe))
 
-    found, _ = shrink(ATTENTION_CASES.covered(LARGE, coverage), simpler, lambda r: r.Lk > 64, seconds=PATIENCE, reseed=1)
+    found, _ = shrink(ATTENTION_CASES.covered(LARGE, coverage), simpler, lambda r: r.Lk > 64, until=Deadline.after(PATIENCE), reseed=1)
     assert replace(found, seed=0) == AttentionRecipe(Lq=80, Lk=80, D=64, Dv=64, dtype="bfloat16", causal="bottom_right")
 
 

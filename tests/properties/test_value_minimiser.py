@@ -9,6 +9,7 @@ import numpy as np
 
 from oracles.properties.case import Case
 from oracles.properties.cases.attention import ATTENTION_BACKWARD_CASES, ATTENTION_CASES, AttentionRecipe
+from oracles.properties.shrinking import Deadline
 from oracles.properties.value_minimiser import minimise_values
 from oracles.reference import attention
 
@@ -17,7 +18,7 @@ RECIPE = AttentionRecipe(B=2, Lq=3, Lk=6, D=4, Dv=4, mask="random", kv_lengths="
 
 
 def minimised(case: Case, fails: Any, **options: Any) -> Case:
-    return minimise_values(case, fails, seconds=PATIENCE, **options)
+    return minimise_values(case, fails, until=Deadline.after(PATIENCE), **options)
 
 
 def test_arrays_that_do_not_matter_become_zero() -> None:
@@ -120,7 +121,7 @@ def test_what_is_kept_still_fails() -> None:
 
 def test_no_time_leaves_the_case_as_it_is() -> None:
     start = ATTENTION_CASES.build(RECIPE)
-    assert minimise_values(start, lambda c: True, seconds=0.0) is start
+    assert minimise_values(start, lambda c: True, until=Deadline.after(0.0)) is start
 
 
 def test_the_largest_number_of_a_format_does_not_overflow_to_infinity() -> None:
