@@ -25,11 +25,11 @@ def distillation_loss_bound(
     """How far a legal loss may be from the exact one: {"loss"}, one number.
 
         x = z / T, known to 3 u |x|;   L = E + 3 u (|lse| + |x|) + 3 u |x|                    a log-probability
-        KL(p, q)   sum_c (p + P) (L_p + L_q + 3 u (|ln p| + |ln q|)) + P |ln p - ln q|,   + g(V, u) of sum_c p |ln p - ln q|
+        KL(p, q)   sum_c (p + P) (L_p + L_q + 3 u (|ln p| + |ln q|)) + P |ln p - ln q|,   + g(V + 2, u) of that and of sum_c p |ln p - ln q|
         of the mixture   L_m = max(L_t, L_s) + exp_cost + u (4 + log_ulps (|ln m| + 1) + 4 max(|ln t|, |ln s|))
 
     E, P as above. The mean over the rows, times alpha T^2, and (1 - alpha) times the bound of the cross-entropy; 12 u for the
-    factors and the sum. Then one rounding of `out`.
+    factors and the sum. Then one rounding of `out`. inf where a row cannot be bounded, or the sum over the rows may overflow.
 
     >>> from oracles.properties import Arithmetic
     >>> z = np.zeros((1, 2))
@@ -48,12 +48,14 @@ def distillation_loss_bound(
         scored = scored_rows(zs, targets, weights=None, ignore_index=ignore_index, label_smoothing=0.0, reduction="mean")
         losses, errors = row_losses(r, scored, 0.0, 0.0)
         growth = 2.0 * float(g(float(y.size), u)) + 6.0 * u
-        hard, hard_error = float(losses.mean()), float(errors.mean() + growth * np.abs(losses).mean())
+        hard, hard_error = float(losses.mean()), float((1.0 + growth) * errors.mean() + growth * np.abs(losses).mean())
     student_side, teacher_side = (_log_probabilities(r, z.reshape(-1, V)[counts] / temperature) for z in (zs, zt))
     soft, soft_error = _divergence(r, teacher_side, student_side, divergence, float(beta))
     growth = float(g(float(y.size), u)) + 6.0 * u
+    if (1.0 + growth) * max(1.0, temperature**2) * float((soft + soft_error).sum()) > min(r.accumulate.largest, r.elementwise.largest):
+        return {"loss": np.asarray(np.inf)}                                     # the sum may overflow where the mean does not
     most = alpha * temperature**2 * float(soft.mean()) + (1.0 - alpha) * hard
-    error = alpha * temperature**2 * float(soft_error.mean() + growth * soft.mean()) + (1.0 - alpha) * hard_error
+    error = alpha * temperature**2 * float((1.0 + growth) * soft_error.mean() + growth * soft.mean()) + (1.0 - alpha) * hard_error
     error += 12.0 * u * (most + error + hard) + 8.0 * r.elementwise.eta * (1.0 + temperature**2)
     return checked({"loss": r.out.bound(np.asarray(most), np.asarray(error))})
 
@@ -64,12 +66,13 @@ def distillation_loss_backward_bound(
 ) -> dict[str, Float64]:  # fmt: skip
     """How far a legal gradient may be from the exact one: {"dstudent"}, the shape of the student.
 
-        forward    S + P_t + (g(V, u) + 4 u) (s + t)
+        forward    S + P_t + (s + S) sum P_t + (g(V, u) + 4 u) (1 + sum P_t) (s + S + t + P_t)
         otherwise  (s + S) (2 D + K' + sum S + (g(V + 2, u) + 6 u) (|d| + K + 2)) + S (|d| + K + 2)
 
     S, P_t the errors of s and t, d = ln s - ln q with error D, q the teacher or the mixture, K and K' the sum and the error of
-    KL(s, q). The 2 is what a gradient by way of ln s adds and takes away again: (ln s + 1 - ln q) s, less s times its sum. That of
-    the targets as in `cross_entropy_backward_bound`. Both times their share of dloss / n, with 12 u for the factors and the sum.
+    KL(s, q). Automatic differentiation makes s sum t - t of the forward divergence: all t of a row share the rounding of their
+    log-sum-exp, which moves that sum by u |lse|, and s - t has nothing of it. The 2 is what a gradient by way of ln s adds and
+    takes away again: (ln s + 1 - ln q) s, less s times its sum. That of the targets as in `cross_entropy_backward_bound`. Both times their share of dloss / n, with 12 u for the factors and the sum.
     Then one rounding of `out`. 0 for rows that are ignored; inf where a row cannot be bounded.
 
     >>> from oracles.properties import Arithmetic
@@ -96,7 +99,8 @@ def distillation_loss_backward_bound(
         slope, slope_error = _slope(r, t, s, divergence, float(beta))
         size += alpha * temperature * slope
         error += alpha * temperature * slope_error
-    error = each * ((1.0 + 12.0 * u) * error + (12.0 * u + float(g(float(y.size), u))) * size)
+    factors = 12.0 * u + float(g(float(y.size), u))
+    error = each * ((1.0 + factors) * error + factors * size)
     error += (V + 8.0) * r.elementwise.eta * (1.0 + temperature)
     whole = np.zeros((counts.size, V))
     whole[counts] = np.where(np.isnan(error), np.inf, r.out.bound(each * size, error))
@@ -107,7 +111,8 @@ def _slope(r: Roundings, t: _Side, s: _Side, divergence: str, beta: float) -> tu
     """The size of each part of a row's gradient, and its error."""
     u, V = coarser(r), t[2].shape[-1]
     if divergence == "forward_kl" or (divergence == "jsd" and beta == 0.0):
-        return s[2] + t[2], s[3] + t[3] + (g(float(V), u) + 4.0 * u) * (s[2] + t[2])
+        off, most = t[3].sum(axis=-1, keepdims=True), s[2] + s[3] + t[2] + t[3]      # off: of the sum of t, which is 1
+        return s[2] + t[2], s[3] + t[3] + (s[2] + s[3]) * off + (g(float(V), u) + 4.0 * u) * (1.0 + off) * most
     mixed = divergence == "jsd" and beta < 1.0
     q = _mixture(r, t, s, beta) if mixed else t
     share = 1.0 - beta if mixed else 1.0
@@ -158,6 +163,7 @@ def _kl(r: Roundings, p: _Side, q: _Side) -> tuple[Float64, Float64]:
         apart = np.where(p[2] > 0.0, np.abs(p[0] - q[0]), 0.0)
         each = (p[2] + p[3]) * (p[1] + q[1] + 3.0 * u * (np.abs(p[0]) + np.abs(q[0]))) + p[3] * apart
         size = (p[2] * apart).sum(axis=-1)
-        error = each.sum(axis=-1) + float(g(p[2].shape[-1] + 2.0, u)) * size + 4.0 * p[2].shape[-1] * r.elementwise.eta
+        growth = float(g(p[2].shape[-1] + 2.0, u))
+        error = (1.0 + growth) * each.sum(axis=-1) + growth * size + 4.0 * p[2].shape[-1] * r.elementwise.eta
     open_row = ~np.isfinite(error)
     return np.where(open_row, 0.0, size), np.where(open_row, np.inf, error)

@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike
 
 from oracles.properties.arithmetic import ResolvedArithmetic
 from oracles.reference import arguments
-from oracles.reference.arguments import Float64
+from oracles.reference.arguments import Bool, Float64
 from oracles.reference.scored_rows import ScoredRows, scored_rows
 
 from .softmax import Weights, exponential_weights, lse_error, row_sum_errors
-from .sums import Roundings, checked, g, roundings
+from .sums import Roundings, checked, compound, g, relative_cost, roundings
 
 # Bounds and oracles are computed in float64: that rounding is counted once more in every term.
 _OWN = 2.0**-53
@@ -28,11 +28,12 @@ def cross_entropy_bound(
 
         a row   A E + (g(n + 6, u) + 6 u) sum_c a_c (|lse| + |z_c|) + e u w_y (|lse| + |z_y|)
                 + |z_loss| w (2 |lse| E' + E'^2 + 6 u lse^2),   E' = E + u |lse|
-        a sum   sum of the rows' errors + g(N, u) sum |loss|,       a mean   that, + (g(N, u) + 6 u) sum |loss|, over sum w
+        a sum   sum of the rows' errors + g(N, u) sum |loss|,       a mean   both sums grown by (1 + 6 u) / (1 - u)^N, over sum w
 
     E = lse_error(row), A = sum_c a_c, n the classes with weight, e = 1 where the label is smoothed: 1 - label_smoothing rounds
     absolutely. It holds for lse - z_c and for log-probabilities that are stored and gathered. Then one rounding of `out`. 0 for
-    rows that are ignored; inf where a row cannot be bounded.
+    rows that are ignored; inf where a row cannot be bounded, and where lse^2, the sum over the classes of a smoothed label or that
+    over the rows may overflow the format it is made in, though the result does not.
 
     >>> from oracles.properties import Arithmetic
     >>> bool(cross_entropy_bound(Arithmetic().resolve("float32"), np.zeros((1, 2)), [0], reduction="mean")["loss"] < 2e-6)
@@ -47,8 +48,11 @@ def cross_entropy_bound(
         return checked({"loss": rows.spread(np.where(np.isfinite(loss), r.out.bound(loss, error), error))})
     total, most, growth = float(error.sum()), float(np.abs(loss).sum()), float(g(float(loss.size), coarser(r)))
     over = 1.0
+    if np.isfinite(most) and (1.0 + growth) * (most + total) > r.accumulate.largest:
+        return {"loss": np.asarray(np.inf)}                                     # the sum may overflow where the mean does not
     if reduction == "mean":
-        over, growth = float(rows.w.sum()), 2.0 * growth + 6.0 * coarser(r)
+        over = float(rows.w.sum())
+        growth = float(compound(growth, np.expm1(loss.size * relative_cost(coarser(r))), 6.0 * coarser(r)))
     if not np.isfinite(most) or over == 0.0:
         return {"loss": np.asarray(0.0 if np.isfinite(total) else np.inf)}     # inf and nothing else; no weight: what is declared
     return checked({"loss": r.out.bound(np.asarray(most / over), np.asarray((total * (1.0 + growth) + growth * most) / over))})
@@ -167,4 +171,15 @@ def row_losses(r: Roundings, rows: ScoredRows, smoothing: float, z_loss: float) 
         wide = (E + u * lse)[:, 0]
         error = error + z_loss * rows.w * (2.0 * lse[:, 0] * wide + wide**2 + 6.0 * u * lse[:, 0] ** 2)
     error = np.where(np.isinf(loss), 0.0, error)
-    return loss, np.where(bad[:, 0], np.inf, error)
+    return loss, np.where(bad[:, 0] | _overflows(r, z_abs, E, lse, smoothing, z_loss), np.inf, error)
+
+
+def _overflows(r: Roundings, z_abs: Float64, E: Float64, lse: Float64, smoothing: float, z_loss: float) -> Bool:
+    """Rows of which something on the way to a loss may pass the largest number of its format, (n,)."""
+    most, over = (lse + E)[:, 0], np.zeros(len(lse), bool)
+    if z_loss:
+        over = 1.01 * most * most > r.elementwise.largest                       # 1.01: its roundings, of 16 bits too
+    if smoothing:
+        V = z_abs.shape[-1]
+        over = over | ((1.0 + g(float(V), coarser(r))) * (V * most + z_abs.sum(axis=-1)) > r.accumulate.largest)
+    return np.asarray(over)

@@ -19,11 +19,12 @@ def mtp_loss_bound(arithmetic: ResolvedArithmetic, logits: ArrayLike, tokens: Ar
     """How far a legal loss may be from the exact one: {"loss"}, one number.
 
         each term   lse_error(row) + 2 u (|lse| + |z| + |loss|)
-        the head    (sum of the terms' errors + (g(T, u_accumulate) + 3 u) sum |loss|) / n
+        the head    ((1 + G) sum of the terms' errors + G sum |loss|) / n,  G = g(T, u_accumulate) + 3 u
         the whole   sum_j |w_j| (error of head j + (g(K, u_accumulate) + 3 u) |mean_j|), then one rounding of `out`
 
     n the positions that count. lse_error is that of `log_sum_exp_bound`. 0 where no position counts; inf where a row cannot be
-    bounded, and where a logit that counts is a NaN or +inf, which makes the loss NaN.
+    bounded, where the sum over positions may overflow `accumulate`, and where a logit that counts is a NaN or +inf, which makes
+    the loss NaN.
 
     >>> from oracles.properties import Arithmetic
     >>> bool(mtp_loss_bound(Arithmetic().resolve("float32"), np.zeros((1, 3, 2)), [0, 1, 0])["loss"] < 2e-6)
@@ -50,7 +51,9 @@ def mtp_loss_bound(arithmetic: ResolvedArithmetic, logits: ArrayLike, tokens: Ar
         finite = np.where(np.isfinite(loss), np.abs(loss), 0.0)
         terms = lse_error(r, row) + 2.0 * u * (np.abs(row.lse) + np.where(np.isfinite(target), np.abs(target), 0.0) + finite)
         growth = float(g(float(len(t)), r.accumulate.u + 2.0**-53)) + 3.0 * u
-        mean, error = float(finite.mean()), float((terms.sum() + growth * finite.sum()) / len(t))
+        mean, error = float(finite.mean()), float(((1.0 + growth) * terms.sum() + growth * finite.sum()) / len(t))
+        if (1.0 + growth) * float(finite.sum() + terms.sum()) > r.accumulate.largest:
+            return {"loss": np.asarray(np.inf)}                                 # the sum may overflow where the mean does not
         if not np.isfinite(loss).all() and w[j - 1] != 0.0:
             return {"loss": np.asarray(0.0)}                                    # inf, and nothing else
         most += w[j - 1] * mean

@@ -28,11 +28,13 @@ def adamw_step_bound(
         m^, v^     (M + |m'| C / c) / (c - C) + 4 u |m^|,   c = 1 - b^t
         the root   R = min(sqrt(V), V / sqrt(v^)) + 3 u sqrt(v^)
         the move   Q = (M^ + |q| R_d) / (d - R_d) + 8 u |q|,   d = sqrt(v^) + eps,  R_d = R + u eps + 2 u d
-        param      lr Q + 6 u lr |q| + 6 u |param| (1 + lr weight_decay), then one rounding of `out`
+        param      (1 + 6 u) lr Q + 6 u lr |q| + 6 u |param| (1 + lr weight_decay) + L, then one rounding of `out`
+        underflow  L = 4 eta (1 + |q|) + eta (1 + lr |q|) / ((c - C) (d - R_d)):  of lr m and of c d, before one is divided by the other
 
     The numbers lr, betas, eps, weight_decay may be rounded to the format that is computed in, as kernels take them: 1 - beta
     then has an absolute error of u, which is the large term for beta2 near 1. The moment as lerp, m + (1 - b)(g - m), is
-    covered, and so are lr / c, sqrt(v) / sqrt(c) + eps, and one division by the product. inf where v may overflow.
+    covered, and so are lr / c, sqrt(v) / sqrt(c) + eps, and one division by the product. inf where v may overflow, for the parameter
+    where a corrected moment may.
     grad_error: how far, relative to themselves, the gradients that are stepped with may be from those given. eps_corrected: eps is
     what becomes of another eps when it is divided by the root of 1 - b2^t, whose error C / (c - C) it shares.
 
@@ -53,6 +55,7 @@ def adamw_step_bound(
         fits = (square < r.elementwise.largest) & (np.abs(new_v) < r.elementwise.largest)
         m_hat, m_hat_error = _corrected(u, eta, new_m, m_error, beta1, step)
         v_hat, v_hat_error = _corrected(u, eta, new_v, v_error, beta2, step)
+        corrected = np.maximum(v_hat + v_hat_error, np.abs(m_hat) + m_hat_error) < r.elementwise.largest
         root = np.sqrt(v_hat)
         root_error = np.minimum(np.sqrt(v_hat_error), v_hat_error / np.where(root > 0.0, root, 1e-300)) + 3.0 * u * root
         d = root + eps
@@ -62,10 +65,11 @@ def adamw_step_bound(
         left = d - d_error
         q = np.where(d > 0.0, np.abs(m_hat) / np.where(d > 0.0, d, 1.0), 0.0)
         q_error = np.where(left > 0.0, (m_hat_error + q * d_error) / np.where(left > 0.0, left, 1.0) + 8.0 * u * q + 2.0 * eta, np.inf)
-        error = lr * q_error + 6.0 * u * lr * q + 6.0 * u * np.abs(p) * (1.0 + lr * weight_decay) + 4.0 * eta
+        lost = 4.0 * eta * (1.0 + q) + _quotient_lost(u, eta, beta1, step, lr * q, left)
+        error = (1.0 + 6.0 * u) * lr * q_error + 6.0 * u * lr * q + 6.0 * u * np.abs(p) * (1.0 + lr * weight_decay) + lost
         still = (np.abs(m_hat) + m_hat_error == 0.0) | (lr == 0.0)              # nothing moves, whatever the quotient says
         error = np.where(still, 6.0 * u * np.abs(p) * (1.0 + lr * weight_decay), error)
-        bounds = {"param": r.out.bound(new_p, error), "m": m_error, "v": v_error}
+        bounds = {"param": np.where(corrected, r.out.bound(new_p, error), np.inf), "m": m_error, "v": v_error}
     known = np.isfinite(new_p) & np.isfinite(new_m) & np.isfinite(new_v) & fits
     return checked({name: np.where(known & ~np.isnan(bound), bound, np.inf) for name, bound in bounds.items()})
 
@@ -85,6 +89,12 @@ def _corrected(u: float, eta: float, moment: Float64, error: Float64, b: float, 
         return hat, np.full_like(hat, np.inf)
     hat_error = error * (1.0 + relative) / c + np.abs(hat) * (relative + 4.0 * u)
     return hat, hat_error + np.minimum(eta, np.abs(hat) + hat_error)
+
+
+def _quotient_lost(u: float, eta: float, b: float, step: int, move: Float64, left: Float64) -> Float64:
+    """What underflow of lr m and of c d may take from (lr m) / (c d): divided by what may be far below 1, an eta is no longer small."""
+    surely = (1.0 - b**step) / (1.0 + _correction_error(u, b, step)) * left - eta
+    return np.asarray(np.where(surely > 0.0, eta * (1.0 + move) / np.where(surely > 0.0, surely, 1.0), np.inf))
 
 
 def _correction_error(u: float, b: float, step: int) -> float:

@@ -13,6 +13,7 @@ from oracles.properties.bounds import (
     cross_entropy_bound,
     distillation_loss_backward_bound,
     distillation_loss_bound,
+    mtp_loss_bound,
 )
 from oracles.properties.simulated_kernels import Array, Kernel, Plan, store
 from oracles.reference import cross_entropy, cross_entropy_backward, distillation_loss, distillation_loss_backward
@@ -152,6 +153,44 @@ def test_a_loss_that_is_known_exactly_is_bounded_by_nothing_where_nothing_is_sco
     assert cross_entropy_bound(a, z, y, reduction="mean")["loss"] == 0.0
     assert (cross_entropy_bound(a, z, y, reduction="none")["loss"] == 0.0).all()
     assert (cross_entropy_backward_bound(a, z, y, np.float32(1), reduction="mean")["dlogits"] == 0.0).all()
+
+
+def test_the_forward_divergence_by_automatic_differentiation_is_legal() -> None:
+    """s sum t - t: the teacher's probabilities, far from 0 in logits, sum to 1 within u |lse| and no better."""
+    a, rng, worst = Arithmetic().resolve("float32"), np.random.default_rng(0), 0.0
+    options = {"temperature": 0.5, "alpha": 1.0, "divergence": "forward_kl"}
+    for _ in range(60):
+        kernel, f = Kernel(a, Plan()), np.float32
+        x, t = np.full((4, 17), f(0.3)), (rng.standard_normal((4, 17)) - 200.0).astype(f)
+        log_s, log_t = (Rows(kernel, kernel.e(z / f(0.5))).log_probabilities() for z in (x, t))
+        got = {"dstudent": kernel.e(f(0.125) * _slopes(kernel, log_t, log_s, "forward_kl", 0.5, True))}
+        exact = {"dstudent": distillation_loss_backward(x, t, [0, 1, 2, 3], 1.0, **options)}
+        bound = distillation_loss_backward_bound(a, x, t, [0, 1, 2, 3], 1.0, **options)
+        at_once = {"dstudent": kernel.e(f(0.125) * _slopes(kernel, log_t, log_s, "forward_kl", 0.5, False))}
+        worst = max(worst, ratios(got, exact, bound)["dstudent"], ratios(at_once, exact, bound)["dstudent"])
+    assert 0.02 < worst <= 1.0
+
+
+def test_what_overflows_on_the_way_to_a_loss_is_not_compared() -> None:
+    """In float16: lse^2 of an lse of 300, the sum over classes 5,000 apart, and over 200 rows of a loss of 400."""
+    a = Arithmetic(elementwise="input", accumulate="input").resolve("float16")
+    z, y = np.full((1, 4), 300.0, np.float16), [0]
+    far = np.array([[0.0] + [-5000.0] * 19], np.float16)
+    assert np.isfinite(cross_entropy_bound(a, z, y, reduction="mean")["loss"])
+    assert np.isposinf(cross_entropy_bound(a, z, y, z_loss=1e-3, reduction="mean")["loss"])
+    assert np.isfinite(cross_entropy_bound(a, far, y, reduction="mean")["loss"])
+    assert np.isposinf(cross_entropy_bound(a, far, y, label_smoothing=0.1, reduction="mean")["loss"])
+    rows = np.tile(np.array([0.0, 400.0], np.float16), (200, 1))
+    for n, reduction, lost in ((100, "mean", False), (200, "mean", True), (200, "none", False)):
+        bound = cross_entropy_bound(a, rows[:n], np.zeros(n, int), reduction=reduction)["loss"]
+        assert bool(np.isposinf(bound).all()) == lost
+    for n, lost in ((100, False), (200, True)):
+        bound = mtp_loss_bound(a, np.concatenate([rows[:n], rows[:1]])[None], np.zeros(n + 1, int))["loss"]
+        assert bool(np.isposinf(bound)) == lost
+    for n, lost in ((10, False), (200, True)):                                  # the bound of a row is 2,900 here
+        soft = {"temperature": 1.0, "alpha": 1.0, "divergence": "forward_kl"}
+        bound = distillation_loss_bound(a, rows[:n], rows[:n, ::-1], np.zeros(n, int), **soft)["loss"]
+        assert bool(np.isposinf(bound)) == lost
 
 
 def test_the_bound_sees_a_small_change_of_an_option() -> None:

@@ -93,6 +93,32 @@ def test_steps_of_any_legal_order_stay_within(fmt: str) -> None:
     assert compared > (RUNS * 40 if fmt == "float32" else 300)
 
 
+def far_problem(rng: np.random.Generator) -> tuple[list[Any], dict[str, Any]]:
+    """Numbers of float16 near both of its ends, where lr m and c d underflow before one is divided by the other, and v / c overflows."""
+    g = rng.standard_normal(20) * 10.0 ** rng.integers(-9, 3, 20)
+    m, v = [0.0 * g, g * rng.standard_normal(20), g, -g * 0.1 / 0.9][rng.integers(4)], [0.0 * g, g * g, g * g * 1e-6][rng.integers(3)]
+    numbers = {"step": [1, 2, 10, 10**6], "lr": [1.0, 1e-3, 1e-7], "beta1": [0.9, 0.99, 0.0], "beta2": [0.95, 0.999, 0.0],
+               "eps": [1e-3, 1e-8]}  # fmt: skip
+    options = {name: rng.choice(levels).item() for name, levels in numbers.items()}
+    p = rng.standard_normal(20) * 10.0 ** rng.integers(-6, 4, 20)
+    return [FloatFormat("float16").round(x) for x in (p, g, m, v)], options
+
+
+def test_steps_near_the_ends_of_float16_stay_within() -> None:
+    a, worst, compared = Arithmetic(elementwise="input", accumulate="input").resolve("float16"), 0.0, 0
+    for seed in range(400):
+        rng = np.random.default_rng([seed, 77])
+        arrays, options = far_problem(rng)
+        with np.errstate(over="ignore", invalid="ignore"):                      # g^2 of 300 is infinite, 0 times it NaN: not compared
+            got = Simulated("float16", rng).adamw(*arrays, **options, decay=0.01)
+            exact = dict(zip(("param", "m", "v"), reference.adamw_step(*arrays, **options, weight_decay=0.01)))
+        bound = adamw_step_bound(a, *arrays, **options, weight_decay=0.01)
+        compared += int(np.isfinite(bound["param"]).sum())
+        worst = max(worst, *ratios(got, exact, bound).values())
+    assert 0.5 < worst <= 1.0, worst
+    assert compared > 1000
+
+
 def test_the_bound_of_a_step_is_a_few_roundings() -> None:
     """An error of 2^-19 of the move and of the parameter is past it at nearly all, where 1 - beta2 is not itself the large term."""
     rng = np.random.default_rng(0)
