@@ -72,7 +72,8 @@ def distillation_loss_backward_bound(
     S, P_t the errors of s and t, d = ln s - ln q with error D, q the teacher or the mixture, K and K' the sum and the error of
     KL(s, q). Automatic differentiation makes s sum t - t of the forward divergence: all t of a row share the rounding of their
     log-sum-exp, which moves that sum by u |lse|, and s - t has nothing of it. The 2 is what a gradient by way of ln s adds and
-    takes away again: (ln s + 1 - ln q) s, less s times its sum. That of the targets as in `cross_entropy_backward_bound`. Both times their share of dloss / n, with 12 u for the factors and the sum.
+    takes away again: (ln s + 1 - ln q) s, less s times its sum. That of the targets as in `cross_entropy_backward_bound`. Both
+    times their share of dloss / n, with 12 u for the factors and the sum.
     Then one rounding of `out`. 0 for rows that are ignored; inf where a row cannot be bounded.
 
     >>> from oracles.properties import Arithmetic

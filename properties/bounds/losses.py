@@ -106,7 +106,7 @@ def vocab_parallel_cross_entropy_bound(
 
     >>> from oracles.properties import Arithmetic
     >>> a = Arithmetic().resolve("float32")
-    >>> bool(vocab_parallel_cross_entropy_bound(a, np.zeros((2, 1, 2)), [0], reduction="mean")["loss"] < 4e-6)
+    >>> bool(vocab_parallel_cross_entropy_bound(a, np.zeros((2, 1, 2)), [0], reduction="mean")["loss"] < 6e-6)
     True
     """
     parts = arguments.widen("shards", shards)
