@@ -192,10 +192,10 @@ def quantized_matmul_bound(
 ) -> dict[str, Float64]:
     """How far a scaled product of codes may be from the exact one: {"out"} (N, M).
 
-        |error| <= ((1 + u)^3 - 1) |x_scale scale (x q)| + eta (|x q| + 2) + u (|...| + |bias|),  then `out`
+        |error| <= ((1 + u)^3 - 1) |x_scale scale (x q)| + eta (|x q| + x_scale + scale + 2) + u (|...| + |bias|),  then `out`
 
-    The sum in int32 is exact; its conversion and two products round, and the sum with the bias. One of the products may underflow
-    before it is multiplied by the sum.
+    The sum in int32 is exact; its conversion and two products round, and the sum with the bias. The two products come in any order:
+    the first may underflow before it is multiplied by the third factor. inf where it may overflow, though the result does not.
 
     >>> from oracles.properties import Arithmetic
     >>> float(quantized_matmul_bound(Arithmetic().resolve("float32"), [[0]], [[5]], 0.5, x_scale=1.0)["out"][0, 0])
@@ -203,11 +203,13 @@ def quantized_matmul_bound(
     """
     r = roundings(arithmetic)
     total = integer_product(np.asarray(x, np.int64), np.asarray(q, np.int64)).astype(np.float64)
-    s = np.asarray(x_scale, np.float64).reshape(-1, 1) * np.asarray(scale, np.float64).reshape(1, -1)
+    of_x, of_q = np.asarray(x_scale, np.float64).reshape(-1, 1), np.asarray(scale, np.float64).reshape(1, -1)
+    s, size, scales = of_x * of_q, np.abs(total), np.abs(of_x) + np.abs(of_q)
     product = s * total
     u = r.elementwise.u
-    error = compound(u, u, u) * np.abs(product) + np.where(product == 0.0, 0.0, r.elementwise.eta * (np.abs(total) + 2.0))
-    error = np.where(np.maximum(np.abs(product), np.abs(total)) > r.elementwise.largest, np.inf, error)
+    error = compound(u, u, u) * np.abs(product) + np.where(product == 0.0, 0.0, r.elementwise.eta * (size + scales + 2.0))
+    most = np.max(np.broadcast_arrays(np.abs(s), np.abs(of_x) * size, np.abs(of_q) * size, np.abs(product), size), axis=0)
+    error = np.where(most * (1.0 + 3.0 * u) > r.elementwise.largest, np.inf, error)
     if bias is not None:
         b = np.asarray(bias, np.float64)
         error = error + u * (np.abs(product) + error + np.abs(b)) * (product != 0.0)
