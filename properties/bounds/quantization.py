@@ -195,7 +195,8 @@ def quantized_matmul_bound(
         |error| <= ((1 + u)^3 - 1) |x_scale scale (x q)| + eta (|x q| + x_scale + scale + 2) + u (|...| + |bias|),  then `out`
 
     The sum in int32 is exact; its conversion and two products round, and the sum with the bias. The two products come in any order:
-    the first may underflow before it is multiplied by the third factor. inf where it may overflow, though the result does not.
+    the first may underflow, or be flushed, before it is multiplied by the third factor. inf where it may overflow, though the
+    result does not.
 
     >>> from oracles.properties import Arithmetic
     >>> float(quantized_matmul_bound(Arithmetic().resolve("float32"), [[0]], [[5]], 0.5, x_scale=1.0)["out"][0, 0])
