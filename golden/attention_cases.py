@@ -32,8 +32,10 @@ ATTENTION: dict[str, tuple[str, tuple[int, ...], dict[str, Any], str]] = {
     "sinks": ("bfloat16", (1, 4, 2, 19, 19, 16, 16), {"causal": "bottom_right", "sinks": "sinks"}, "normal"),
     "sinks-softcap-window": ("float32", (1, 2, 2, 12, 31, 16, 16),
                              {"causal": "bottom_right", "sinks": "sinks", "softcap": 4.0, "window": (8, None)}, "normal"),
+    "sinks-far-above": ("float32", (1, 3, 1, 7, 9, 16, 16), {"causal": "bottom_right", "sinks": "far sinks"}, "normal"),
     "bias-and-mask": ("float32", (2, 2, 1, 11, 13, 8, 8), {"causal": None, "bias": "bias of a head", "mask": "mask"}, "normal"),
     "alibi": ("float64", (1, 4, 4, 15, 21, 8, 8), {"causal": "bottom_right", "alibi_slopes": "slopes"}, "normal"),
+    "alibi-both-sides": ("float32", (1, 2, 1, 9, 13, 8, 8), {"causal": None, "alibi_slopes": "slopes"}, "normal"),
     "dropout": ("float32", (1, 2, 1, 14, 14, 8, 8), {"causal": "bottom_right", "dropout_mask": "mask", "dropout_p": 0.25}, "normal"),
     "nothing-visible": ("float32", (2, 2, 1, 4, 6, 8, 8), {"causal": None, "kv_lengths": "some empty", "sinks": "sinks"}, "normal"),
     "huge-scores": ("float32", (1, 2, 2, 21, 21, 32, 32), {"causal": "bottom_right"}, "huge"),
@@ -94,7 +96,7 @@ def _values(how: str, name: str, letter: str, shape: tuple[int, ...], dtype: str
 
 
 def _drawn(what: str, name: str, shape: tuple[int, int, int, int]) -> Array:
-    """An array of the options: lengths of keys, sinks (the last of them -inf), a bias for each head alone, a mask, slopes."""
+    """An array of the options: lengths of keys, sinks (the last of them -inf, or far from all scores), a bias, a mask, slopes."""
     B, Hq, Lq, Lk = shape
     if what in ("lengths", "some empty"):
         lengths = draws.whole(name, (B,), 1, Lk + 1)
@@ -102,6 +104,8 @@ def _drawn(what: str, name: str, shape: tuple[int, int, int, int]) -> Array:
     if what == "sinks":
         sinks = draws.normal(name, (Hq,), "float32")
         return np.where(np.arange(Hq) == Hq - 1, np.float32(-np.inf), sinks)
+    if what == "far sinks":                                                     # e^(sink - m) overflows float32, m the largest score alone
+        return np.asarray([200.0, -200.0, 20.0], dtype=np.float32)
     if what == "slopes":
         return np.asarray(2.0 ** -(np.arange(Hq, dtype=np.float32) + 1), dtype=np.float32)
     if what == "bias of a head":

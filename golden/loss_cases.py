@@ -25,6 +25,7 @@ CROSS_ENTROPY: dict[str, tuple[str, tuple[int, ...], dict[str, Any], tuple[str, 
     "ignore-a-class": ("bfloat16", (17, 5), {"reduction": "mean", "ignore_index": 0}, (), 0),
     "all-ignored": ("float32", (3, 7), {"reduction": "mean"}, ("all ignored",), 0),
     "weights": ("float32", (11, 7), {"reduction": "mean"}, ("weights",), 0),
+    "weights-below-one": ("float32", (11, 7), {"reduction": "mean"}, ("small weights",), 0),
     "weights-ignored": ("float64", (11, 7), {"reduction": "mean", "label_smoothing": 0.125}, ("weights", "ignored"), 0),
     "label-smoothing": ("float32", (5, 17), {"reduction": "none", "label_smoothing": 0.1}, (), 0),
     "label-smoothing-of-one": ("bfloat16", (5, 17), {"reduction": "mean", "label_smoothing": 1.0}, (), 0),
@@ -143,6 +144,8 @@ def _scored(key: str, dtype: str, shape: tuple[int, ...], given: tuple[str, ...]
     arrays = {"logits": z, "targets": y}
     if "weights" in given:                                                      # the first class weighs nothing
         arrays["weights"] = np.asarray(np.ldexp(np.arange(shape[-1]), -2), dtype=np.float32)
+    if "small weights" in given:                                                # of all rows together less than 1
+        arrays["weights"] = np.asarray(np.ldexp(1.0 + np.arange(shape[-1]), -8), dtype=np.float32)
     return arrays
 
 

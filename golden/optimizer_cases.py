@@ -34,6 +34,7 @@ ADAM: dict[str, tuple[str, tuple[int, ...], dict[str, Any], str, int]] = {
     "large-eps": ("float32", (9,), {"step": 3, "eps": 1.0}, "drawn", 0),
     "gradients-of-zero": ("float32", (9,), {"step": 4}, "coasting", 0),
     "nothing-moves": ("float32", (9,), {}, "still", 0),
+    "eps-zero": ("float32", (9,), {"step": 2, "eps": 0.0}, "some still", 0),
     "small-gradients": ("float32", (9,), {"step": 2, "eps": 1e-12}, "drawn", -40),
     "large-gradients": ("float32", (9,), {"step": 2}, "drawn", 30),
     "dyadic": ("float64", (5,), {"lr": 0.125, "beta1": 0.5, "beta2": 0.75, "eps": 0.0, "weight_decay": 0.5}, "dyadic", 0),
@@ -112,6 +113,9 @@ def adamw_step_cases() -> list[Case]:
             drawn["m"], drawn["v"] = np.zeros_like(drawn["m"]), np.zeros_like(drawn["v"])
         if how in ("still", "coasting"):
             drawn["grad"] = np.zeros_like(drawn["grad"])
+        if how == "some still":                                                 # 0 / 0 in every third element, which counts as 0
+            for letter in ("grad", "m", "v"):
+                drawn[letter][::3] = 0
         if how == "dyadic":                                                     # every move is one lr, exactly
             drawn["param"], drawn["grad"] = (np.ldexp(draws.whole(f"adam {name} whole {letter}", shape, 1, 64).astype(np.float64), -3)
                                              for letter in ("param", "grad"))  # fmt: skip

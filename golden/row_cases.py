@@ -23,6 +23,7 @@ ROWS: dict[str, tuple[str, tuple[int, ...], int, str]] = {
     "some-minus-infinity": ("float32", (9, 33), -1, "hidden"),
     "nothing-but-minus-infinity": ("float16", (2, 5), -1, "all hidden"),
     "far-apart": ("float32", (6, 64), -1, "far"),
+    "beyond-the-exponential": ("float64", (4, 9), -1, "beyond"),
     "near-zero": ("float64", (8, 3), -1, "lse near 0"),
     "equal": ("bfloat16", (2, 6), -1, "equal"),
     "largest-numbers": ("float32", (3, 9), -1, "largest"),
@@ -68,6 +69,8 @@ def _row(name: str) -> Array:
         return np.where(hidden, np.asarray(-np.inf, draws.normal(key, shape, dtype).dtype), draws.normal(key, shape, dtype))
     if how == "far":
         return draws.normal(key, shape, dtype, exponent=6)
+    if how == "beyond":                                                         # e^x overflows float64, or is nothing
+        return draws.normal(key, shape, dtype, exponent=10)
     if how == "lse near 0":                                                     # two equal entries at -ln 2, the third far below
         return np.asarray(fmt.cast(np.broadcast_to([-np.log(2.0), -np.log(2.0), -60.0], shape) + np.ldexp(draws.bell(key, shape), -40)))
     if how == "equal":

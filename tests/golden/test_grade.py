@@ -319,7 +319,7 @@ def test_the_index_of_a_folder_is_not_believed(everything: Path, tmp_path: Path)
     export(tmp_path / "student", ["softmax"])
     (tmp_path / "student" / INDEX).write_text('{"version": 1, "cases": []}')
     (one,) = grade([tmp_path / "student"], ["softmax"])
-    assert (one.score, one.max_score) == (0, 15)
+    assert (one.score, one.max_score) == (0, 16)
 
 
 def test_surplus_files_and_tensors_are_named(student: Path) -> None:
@@ -341,12 +341,12 @@ def test_tensors_under_other_names_are_one_flag(student: Path) -> None:
         changed(lambda t: t.update({f"{name}put": t.pop(name) for name in list(t)}))(path)
     one = judged(student)
     assert one.score == 0
-    assert one.flags == ["tensors that answer nothing: pput in softmax/one-entry.safetensors and 14 more; "
+    assert one.flags == ["tensors that answer nothing: pput in softmax/one-entry.safetensors and 15 more; "
                          "lseput, output in merge_attention/smallest.safetensors and 11 more"]  # fmt: skip
     for number, path in enumerate(sorted((student / "answers").rglob("*.safetensors"))):
         changed(lambda t, number=number: t.update({f"{number:02d}" * 300: np.zeros(1)}))(path)
     (flag,) = judged(student).flags
-    assert flag.endswith(f"; {27 - MOST_SHOWN} other kinds")
+    assert flag.endswith(f"; {28 - MOST_SHOWN} other kinds")
     assert len(flag) < (MOST_SHOWN + 1) * (LONGEST + 60)
 
 

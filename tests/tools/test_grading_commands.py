@@ -47,7 +47,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_full_marks_exit_with_0(oracles: Callable[..., Any], folders: Path) -> None:
     ended = oracles("grade", str(folders / "right"), "--operation", "softmax")
     assert ended.code == 0
-    assert ended.out.rstrip().endswith("right: 15 of 15 points")
+    assert ended.out.rstrip().endswith("right: 16 of 16 points")
 
 
 def test_lost_points_exit_with_1_and_are_named(oracles: Callable[..., Any], folders: Path) -> None:
@@ -64,11 +64,11 @@ def test_a_class_is_one_line_each(oracles: Callable[..., Any], folders: Path, tm
     assert "1 of 3 have full marks" in ended.out
     rows = list(csv.DictReader((tmp_path / "class.csv").open()))
     assert [(row["submission"], row["score"], row["max_score"], row["missing"], row["softmax"], row["flags"]) for row in rows] == [
-        ("right", "15", "15", "0", "15", ""), ("short", "14", "15", "1", "14", ""),
-        ("nothing", "0", "15", "15", "0", "holds no answers/")]  # fmt: skip
-    assert "softmax/\\*: 0 of 15: missing: all 15 cases" in (tmp_path / "class.md").read_text()
+        ("right", "16", "16", "0", "16", ""), ("short", "15", "16", "1", "15", ""),
+        ("nothing", "0", "16", "16", "0", "holds no answers/")]  # fmt: skip
+    assert "softmax/\\*: 0 of 16: missing: all 16 cases" in (tmp_path / "class.md").read_text()
     suites = ElementTree.parse(tmp_path / "class.xml").getroot()
-    assert [(suite.get("tests"), suite.get("failures")) for suite in suites] == [("15", "0"), ("15", "1"), ("15", "15")]
+    assert [(suite.get("tests"), suite.get("failures")) for suite in suites] == [("16", "0"), ("16", "1"), ("16", "16")]
 
 
 def test_json_fits_its_schema(oracles: Callable[..., Any], folders: Path) -> None:
@@ -76,7 +76,7 @@ def test_json_fits_its_schema(oracles: Callable[..., Any], folders: Path) -> Non
     two = oracles("grade", str(folders / "short"), str(folders / "right"), "--operation", "softmax", "--json").data
     for data in (one, two):
         jsonschema.validate(data, SCHEMA)
-    assert (one["score"], two[1]["score"]) == (14, 15)
+    assert (one["score"], two[1]["score"]) == (15, 16)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({name: value for name, value in one.items() if name != "criteria"}, SCHEMA)
 
@@ -99,7 +99,7 @@ def test_a_report_that_cannot_be_written_is_bad_usage(oracles: Callable[..., Any
 
 def test_export_says_what_it_wrote_and_refuses_a_folder_that_is_there(oracles: Callable[..., Any]) -> None:
     made = oracles("golden", "export", "cases", "--operation", "softmax", "--json")
-    assert (made.code, made.data) == (0, {"folder": "cases", "cases": 15, "operations": {"softmax": 15}})
+    assert (made.code, made.data) == (0, {"folder": "cases", "cases": 16, "operations": {"softmax": 16}})
     again = oracles("golden", "export", "cases")
     assert (again.code, again.out) == (2, "")
     assert "cases is there already" in again.err
@@ -112,7 +112,7 @@ def test_the_three_commands_of_the_page(tmp_path: Path) -> None:
     places = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     ended = subprocess.run(["bash", "-ec", commands], cwd=tmp_path, env=places, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert (tmp_path / "class.csv").read_text().splitlines()[1] == "ada,15,15,0,15,"
+    assert (tmp_path / "class.csv").read_text().splitlines()[1] == "ada,16,16,0,16,"
 
 
 def test_nobody_writes_formulas_or_markup_into_a_report() -> None:
