@@ -79,7 +79,7 @@ def pruning() -> Iterator[Figure]:
     left = [bool(mask.any()) for mask in reference.prune_magnitude(small, sparsity=0.9, scope="global", rule="quantile")]
     yield Figure(section, "an output layer smaller than all else, 90 % global", "0 % stay", told(left == [True, True, False]), FORMULA,
                  "no law of pruning by itself: 435 of the other 4,224 weights have to be larger")
-    unsaid = "one training run, whose settings the figures do not give"
+    unsaid = "one training run, whose settings the figures do not give; docs/costs.md has 24 runs with settings of ours"
     yield from (Figure(section, what, said, "", QUOTED, unsaid) for what, said in OBSERVED)
     fewest = min(int(mask[1].sum()) for mask in hidden_alone(layers))
     least = min(int(mask[0].sum()) for mask in hidden_alone(layers))
