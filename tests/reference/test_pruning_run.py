@@ -123,8 +123,10 @@ def table(runs: list[dict[Any, Any]]) -> str:
     for cut in CUTS:
         before, after, masks = zip(*(one[cut] for one in runs))
         said = "free" if cut[0] == 0.5 else "{:.4f}, {:.4f}".format(*PUBLISHED[cut])
-        lines.append(f"| {cut[0]:.0%} {'of all' if cut[1] == 'global' else 'of each layer'} | {said} | {min(before):.3f} to {max(before):.3f} | {min(after):.3f} to {max(after):.3f} | "
-                     f"{sum(not mask[2].any() for mask in masks)} of {len(runs)} |")  # fmt: skip
+        what = f"{cut[0]:.0%} {'of all' if cut[1] == 'global' else 'of each layer'}"
+        emptied = f"{sum(not mask[2].any() for mask in masks)} of {len(runs)}"
+        ours = " | ".join(f"{min(seen):.3f} to {max(seen):.3f}" for seen in (before, after))
+        lines.append(f"| {what} | {said} | {ours} | {emptied} |")
     whole = [one["whole"] for one in runs]
     return "\n".join([f"Before pruning: published 0.9900, ours {min(whole):.3f} to {max(whole):.3f}.", "", *lines])
 
