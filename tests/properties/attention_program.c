@@ -72,7 +72,7 @@ int main(int argc, char **argv) {
             for (long d = 0; d < Dv; d++) out[row * Dv + d] += p * at(&v, (head * Lk + j) * Dv + d);
         }
         for (long d = 0; d < Dv; d++) out[row * Dv + d] /= l > 0 ? l : 1;
-        lse[row] = l > 0 ? m + log(l) : -INFINITY;
+        lse[row] = l == 0 ? -INFINITY : m + log(l);
     }
 
     char text[512];
