@@ -20,7 +20,7 @@ pytestmark = pytest.mark.peers
 
 # Every machine meets the same cases: all that are designed; where a call takes a compilation of its own, or an interpreter runs the
 # kernel, so many.
-COMPILED, COMPILED_CASES = ("torch_flex", "jax_pallas", "jax_attention"), 8
+COMPILED, COMPILED_CASES = ("torch_flex", "jax_pallas", "jax_attention"), 12
 FORWARD = ("answers", "out_agrees_with_the_oracle", "one_hot_values_show_the_weights", "heads_read_their_own_keys", "inputs_stay_untouched")
 BACKWARD = ("answers", "dq_agrees_with_the_oracle", "dk_agrees_with_the_oracle", "dv_agrees_with_the_oracle", "hidden_keys_get_no_gradient")
 WITH_BIAS = (*BACKWARD, "dbias_agrees_with_the_oracle")
