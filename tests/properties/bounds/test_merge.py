@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,48 @@ def test_legal_merges_stay_within_the_bound(contract: str) -> None:
         assert max(found.values()) <= 1.0, f"seed {seed}: {found}"
         worst = {name: max(worst[name], found[name]) for name in worst}
     assert min(worst.values()) > 0.1
+
+
+def by_formula(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any) -> tuple[Any, Any]:
+    """Weights e^(lse_x - lse) from the rounded lse, undivided, as FlashAttention's split-K combines; one type throughout."""
+    m = np.maximum(lse_a, lse_b)
+    lse = m + np.log(np.exp(lse_a - m) + np.exp(lse_b - m))
+    return np.exp(lse_a - lse)[:, None] * out_a + np.exp(lse_b - lse)[:, None] * out_b, lse
+
+
+def by_sigmoid(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any) -> tuple[Any, Any]:
+    """out_a - sigmoid(lse_b - lse_a) (out_a - out_b), as zhuzilin/ring-flash-attention does."""
+    one = lse_a.dtype.type(1)
+    with np.errstate(over="ignore"):
+        sigmoid = (one / (one + np.exp(lse_a - lse_b)))[:, None]
+        return out_a - sigmoid * (out_a - out_b), lse_a + np.logaddexp(0, lse_b - lse_a)
+
+
+@pytest.mark.parametrize(("merge", "a"), [(by_formula, Arithmetic()), (by_sigmoid, Arithmetic(merges_lse=True))])
+def test_merges_through_the_log_sum_exp_stay_within_the_bound(merge: Any, a: Arithmetic) -> None:
+    """Both pass the bound of a merge that divides by its own sum."""
+    worst = {"out": 0.0, "lse": 0.0}
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        far = rng.choice([0.1, 5, 30])
+        lse_a, lse_b = ((rng.standard_normal(8) * far + rng.choice([0, 500, -3e4])).astype(np.float32) for _ in "ab")
+        lse_b = (lse_a + rng.standard_normal(8) * far).astype(np.float32)
+        out_a, out_b = ((rng.standard_normal((8, 5)) * 10.0 ** rng.integers(-3, 4)).astype(np.float32) for _ in "ab")
+        parts = (out_a, lse_a, out_b, lse_b)
+        got = dict(zip(("out", "lse"), merge(*parts), strict=True))
+        exact = dict(zip(("out", "lse"), merge_attention(*parts), strict=True))
+        found = ratios(got, exact, merge_attention_bound(a.resolve("float32"), *parts))
+        assert max(found.values()) <= 1.0, f"seed {seed}: {found}"
+        worst = {name: max(worst[name], found[name]) for name in worst}
+    assert min(worst.values()) > 0.05
+
+
+def test_a_sigmoid_that_rounds_what_weighs_nothing_has_to_be_declared() -> None:
+    """out_a - 1 (out_a - out_b) has lost out_b beside a large out_a."""
+    parts = ([np.float32(1e8)], np.float32(-100.0), [np.float32(1.0)], np.float32(0.0))
+    allowed = [float(merge_attention_bound(Arithmetic(merges_lse=lse).resolve("float32"), *parts)["out"][0]) for lse in (False, True)]
+    got = by_sigmoid(np.float32([[1e8]]), np.float32([-100.0]), np.float32([[1.0]]), np.float32([0.0]))[0]
+    assert allowed[0] < abs(float(got[0, 0]) - 1.0) <= allowed[1]
 
 
 def test_two_empty_parts_leave_nothing_to_be_wrong() -> None:
