@@ -28,7 +28,7 @@ class Arithmetic:
     row_sum_rounded the softmax's denominator sums the *rounded* probabilities
     truncating      accumulation may truncate instead of rounding to nearest, as tensor cores do
     scaled_q        q is multiplied by scale and rounded to its own format before the product
-    merges_lse      partial results over disjoint keys are merged through their log-sum-exp (split-K, ring)
+    merges_lse      partial results over disjoint keys are merged through their log-sum-exp (split-K, ring); a softmax is e^(x - lse)
     recomputes      a backward pass recomputes out and lse itself instead of reading those handed in
     flush_to_zero   subnormal results may become zero
     exp_ulps, log_ulps, tanh_ulps   largest error of the function, in units of `elementwise` roundoff of its value

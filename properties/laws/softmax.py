@@ -7,6 +7,7 @@ import numpy as np
 from oracles.reference import FloatFormat
 
 from ..case import Case
+from ..declaration import Declaration
 from ..law import NOTHING, Judgement, Law, law, within
 from ..trial import Trial
 from .every_operation import (
@@ -32,9 +33,16 @@ def _equal_entries(case: Case) -> Case | None:
     return None if n == 0 or n & (n - 1) else case.with_arrays(x=np.full_like(x, 1.5))
 
 
-@law(prepare=_equal_entries, every=2)
+def rounds_equal_shares(declaration: Declaration) -> str:
+    return "e^(x - lse) rounds ln 2^n" if declaration.arithmetic.merges_lse else ""
+
+
+@law(prepare=_equal_entries, every=2, not_covered=rounds_equal_shares)
 def equal_entries_share_exactly(trial: Trial) -> Judgement:
-    """2^n equal entries have softmax 2^-n exactly: e^0 = 1, their sum 2^n, and the quotient a power of two. Allowed: 0."""
+    """2^n equal entries have softmax 2^-n exactly: e^0 = 1, their sum 2^n, and the quotient a power of two. Allowed: 0.
+
+    Not of a softmax that is the exp of its logarithm, e^(x - lse), which rounds ln 2^n: it declares `merges_lse`.
+    """
     n = _length(trial.case)
     return within(trial.answer, {"p": np.full(trial.case.arrays["x"].shape, 1.0 / n)}, {"p": np.zeros(trial.case.arrays["x"].shape)})
 

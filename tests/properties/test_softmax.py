@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from oracles import reference
-from oracles.properties import check, checker, subject
+from oracles.properties import Arithmetic, check, checker, subject
 from oracles.properties.report import Report
 
 
@@ -75,3 +75,20 @@ def test_an_open_log_sum_exp_leaves_only_empty_rows_open() -> None:
         return gives_minus_infinity(x, axis=axis) * x.dtype.type(1.001)
 
     assert not run("log_sum_exp", slightly_off, empty_lse="any").held
+
+
+def exp_of_log_softmax(x: Any) -> Any:
+    """e^(x - lse), as `log_softmax(x).exp()`: ln 2^n is rounded."""
+    top = x.max(axis=-1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        lse = top + np.log(np.exp(x - top).sum(axis=-1, keepdims=True))
+        return np.where(np.isneginf(top), x.dtype.type(0), np.exp(x - lse))
+
+
+@pytest.mark.parametrize(("declared", "status"), [({}, "failed"), ({"arithmetic": Arithmetic(merges_lse=True)}, "not_covered")])
+def test_a_softmax_that_is_the_exp_of_its_logarithm_is_declared(declared: dict[str, Any], status: str) -> None:
+    declaration = {"dtypes": ["float32", "float64"], **declared}
+    report = check("softmax", subject("softmax", **declaration)(exp_of_log_softmax), budget="quick", in_process=True)
+    found = {verdict.law: verdict.status for verdict in report.verdicts}
+    assert found["equal_entries_share_exactly"] == status
+    assert found["p_agrees_with_the_oracle"] == found["one_finite_entry_takes_all"] == "held"
