@@ -116,8 +116,9 @@ CONVENTIONS: dict[str, Convention] = {
         ("cross_entropy", "cross_entropy_backward", "vocab_parallel_cross_entropy", "distillation_loss", "balance_loss"),
     ),
     "impossible_class": Convention(
-        ("nothing", "nan"), "a logit of -inf at a class that is no target: it adds nothing, or makes the row NaN, being multiplied with 0",
-        ("cross_entropy", "cross_entropy_backward", "vocab_parallel_cross_entropy"),
+        ("nothing", "nan"), "a logit of -inf at a class that is no target (in distillation: of student and teacher): it adds nothing, or "
+        "makes the row NaN, being multiplied with 0",
+        ("cross_entropy", "cross_entropy_backward", "vocab_parallel_cross_entropy", "distillation_loss", "distillation_loss_backward"),
     ),
     "ignored_logits": Convention(
         ("ignored", "spread"),

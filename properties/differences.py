@@ -232,6 +232,8 @@ DIFFERENCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("the mean", "Over rows, the sum over classes: here, and batchmean in PyTorch. Over rows and classes, V times too small: reduction "
          "mean of PyTorch's KLDivLoss (HikariTJU/LD#74)."),
         ("T^2", "On the soft term, so that gradients keep their size: here, Hinton et al."),
+        ("a class of -inf for both", "Adds nothing: here. NaN: PyTorch's kl_div of two log-probabilities, and its gradient of "
+         "KL(s, t), not that of KL(t, s). Declared impossible_class."),
     ),
     "distillation_loss_backward": (
         ("T", "The gradient of the soft term times T: T^2 of the loss, 1 / T of the logits: here, Hinton et al. Over T, without T^2: "

@@ -60,6 +60,8 @@ def distillation_gradient_by_jacobian(
     z, zt = (np.where(keep[..., None], np.asarray(x, np.float64), 0.0) for x in (student, teacher))
     log_s, log_t = (x / temperature - reference.log_sum_exp(x / temperature)[..., None] for x in (z, zt))
     s = np.exp(log_s)
+    neither = np.isneginf(log_s) & np.isneginf(log_t)
+    log_s, log_t = (np.where(neither, 0.0, x) for x in (log_s, log_t))          # of no consequence: s is 0
     if divergence == "forward_kl":
         slope = -np.exp(log_t - log_s)
     else:

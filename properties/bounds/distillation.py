@@ -123,7 +123,7 @@ def _slope(r: Roundings, t: _Side, s: _Side, divergence: str, beta: float) -> tu
         D = s[1] + q[1] + 3.0 * u * (np.abs(s[0]) + np.abs(q[0]))
         wide = d + K + 2.0
         spread = 2.0 * D + K_error + s[3].sum(axis=-1, keepdims=True) + (g(V + 2.0, u) + 6.0 * u) * wide
-        error = (s[2] + s[3]) * spread + s[3] * wide
+        error = np.where(np.isneginf(s[0]), 0.0, (s[2] + s[3]) * spread + s[3] * wide)
     return share * s[2] * wide, share * error
 
 
@@ -163,6 +163,7 @@ def _kl(r: Roundings, p: _Side, q: _Side) -> tuple[Float64, Float64]:
     with np.errstate(invalid="ignore"):
         apart = np.where(p[2] > 0.0, np.abs(p[0] - q[0]), 0.0)
         each = (p[2] + p[3]) * (p[1] + q[1] + 3.0 * u * (np.abs(p[0]) + np.abs(q[0]))) + p[3] * apart
+        each = np.where(np.isneginf(p[0]), 0.0, each)                           # a class that p has not is left out, whatever q has
         size = (p[2] * apart).sum(axis=-1)
         growth = float(g(p[2].shape[-1] + 2.0, u))
         error = (1.0 + growth) * each.sum(axis=-1) + growth * size + 4.0 * p[2].shape[-1] * r.elementwise.eta

@@ -27,6 +27,7 @@ from .losses import (
     a_nan_that_counts_is_seen,
     a_row_of_the_gradient_adds_up_to_nothing,
     adding_one_number_to_all_logits_changes_nothing,
+    declared_nan,
     ignored,
     ignored_rows_never_matter,
     logits_may_all_lie_far_below_zero,
@@ -57,6 +58,26 @@ def a_student_like_its_teacher_has_nothing_to_learn(trial: Trial) -> Judgement:
 def a_student_like_its_teacher_stands_still(trial: Trial) -> Judgement:
     """With alpha 1 and equal logits every divergence is at its least: no logit has a gradient. Allowed: the bound."""
     return within(trial.answer, {"dstudent": np.zeros(trial.wanted["dstudent"].shape)}, trial.allowed)
+
+
+def _impossible_for_both(case: Case) -> Case | None:
+    """-inf at the class behind the target, for student and teacher, in each row that counts."""
+    y, V = case.arrays["targets"], case.arrays["student"].shape[-1]
+    counts = y != ignored(case)
+    if V < 2 or not counts.any():
+        return None
+    at = (np.arange(V) == ((np.where(counts, y, 0) + 1) % V)[..., None]) & counts[..., None]
+    return case.with_arrays(**{name: np.where(at, -np.inf, case.arrays[name]).astype(case.arrays[name].dtype)
+                               for name in ("student", "teacher")})  # fmt: skip
+
+
+@law(prepare=_impossible_for_both, not_covered=declared_nan, every=2)
+def a_class_impossible_for_both_adds_nothing(trial: Trial) -> Judgement:
+    """A class whose logit is -inf for student and teacher, as in a vocabulary that is padded, is in no sum, and has no gradient.
+
+    Not where it is declared to be NaN, 0 times the difference of two infinities. Allowed: the bound.
+    """
+    return within(trial.answer, trial.wanted, trial.allowed)
 
 
 @law(every=2, minimise=False)
@@ -185,6 +206,7 @@ DISTILLATION_LAWS: tuple[Law, ...] = (
     exchanged_roles_exchange_the_divergences,
     adding_one_number_to_all_logits_changes_nothing,
     logits_may_all_lie_far_below_zero,
+    a_class_impossible_for_both_adds_nothing,
     a_nan_that_counts_is_seen,
     renaming_the_classes_changes_nothing,
     ignored_rows_never_matter,
@@ -206,6 +228,7 @@ DISTILLATION_BACKWARD_LAWS: tuple[Law, ...] = (
     twice_the_loss_has_twice_the_gradient,
     adding_one_number_to_all_logits_changes_nothing,
     logits_may_all_lie_far_below_zero,
+    a_class_impossible_for_both_adds_nothing,
     a_nan_that_counts_is_seen,
     renaming_the_classes_changes_nothing,
     ignored_rows_never_matter,

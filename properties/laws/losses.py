@@ -124,11 +124,11 @@ def _impossible_class(case: Case) -> Case | None:
     return _one_in_a_row(case, -np.inf, 1)
 
 
-def _declared_nan(declaration: Declaration) -> str:
+def declared_nan(declaration: Declaration) -> str:
     return "declared to be NaN" if declaration.conventions["impossible_class"] == "nan" else ""
 
 
-@law(prepare=_impossible_class, not_covered=_declared_nan, every=2)
+@law(prepare=_impossible_class, not_covered=declared_nan, every=2)
 def an_impossible_class_costs_nothing(trial: Trial) -> Judgement:
     """A logit of -inf, as in a vocabulary that is padded, is a class of probability 0: where it is no target it adds nothing.
 

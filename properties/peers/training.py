@@ -24,8 +24,10 @@ PEERS: dict[str, dict[str, tuple[Callable[..., Any], dict[str, Any]]]] = {
     "torch": {
         "cross_entropy": (calls.torch_cross_entropy, NAN_OF_NOTHING),
         "cross_entropy_backward": (calls.torch_cross_entropy_backward, {"conventions": {"all_ignored": "nan", "ignored_logits": "spread"}}),
-        "distillation_loss": (calls.torch_distillation, {**NAN_OF_NOTHING, "only": {"divergence": ["forward_kl", "reverse_kl"]}}),
-        "distillation_loss_backward": (calls.torch_distillation_backward, {"only": {"divergence": ["forward_kl", "reverse_kl"]}}),
+        "distillation_loss": (calls.torch_distillation, {"conventions": {"all_ignored": "nan", "impossible_class": "nan"},
+                                                         "only": {"divergence": ["forward_kl", "reverse_kl"]}}),
+        "distillation_loss_backward": (calls.torch_distillation_backward, {"conventions": {"impossible_class": "nan"},
+                                                                           "only": {"divergence": ["forward_kl", "reverse_kl"]}}),
         "adamw_step": (calls.torch_adamw, NAN_OF_0),
         "clip_grad_norm": (calls.torch_clip_grad_norm, {"conventions": {"clip_denominator": "norm_plus_1e-6"}}),
     },

@@ -91,10 +91,15 @@ def log_mixture(log_t: Array, log_s: Array, b: Any) -> Array:
         return np.asarray(np.logaddexp(np.log(b) + log_t, np.log(1 - b) + log_s))
 
 
+def apart(log_p: Array, log_q: Array) -> Array:
+    """ln p - ln q, and 0 where p is."""
+    return np.asarray(np.subtract(log_p, log_q, out=np.zeros_like(log_p), where=~np.isneginf(log_p)))
+
+
 def divergence_of(log_t: Array, log_s: Array, divergence: str, beta: float) -> Array:
     """Each row: KL(t, s), KL(s, t), or the mixture's two parts."""
     def kl(log_p: Array, log_q: Array) -> Array:
-        return np.asarray((np.exp(log_p) * (log_p - log_q)).sum(axis=-1, dtype=log_p.dtype))
+        return np.asarray((np.exp(log_p) * apart(log_p, log_q)).sum(axis=-1, dtype=log_p.dtype))
 
     if divergence != "jsd":
         return kl(log_t, log_s) if divergence == "forward_kl" else kl(log_s, log_t)
@@ -125,7 +130,7 @@ def slopes_of(log_t: Array, log_s: Array, divergence: str, beta: float) -> Array
     if divergence == "jsd":
         b = log_t.dtype.type(beta)
         share, log_q = 1 - b, log_mixture(log_t, log_s, b)
-    d = log_s - log_q
+    d = apart(log_s, log_q)
     return np.asarray(share * s * (d - (s * d).sum(axis=-1, keepdims=True, dtype=s.dtype)))
 
 

@@ -182,7 +182,8 @@ def distilled_as_in_the_book(
                                       ignore_index=ignore_index)  # fmt: skip
 
 
-@variant("distillation_loss", id="distillation-entropy-and-cross", family="distillation", only={"divergence": ["forward_kl"]})
+@variant("distillation_loss", id="distillation-entropy-and-cross", family="distillation", only={"divergence": ["forward_kl"]},
+         conventions={"impossible_class": "nan"})
 def distilled_by_entropies(
     student: Any, teacher: Any, targets: Any, *, temperature: float, alpha: float, ignore_index: int = -100
 ) -> Array:  # fmt: skip
@@ -209,7 +210,8 @@ def distilled_in_float64(
     return wide.astype(student.dtype)
 
 
-@variant("distillation_loss", id="distillation-alpha-1", family="distillation", only={"divergence": ["reverse_kl"]})
+@variant("distillation_loss", id="distillation-alpha-1", family="distillation", only={"divergence": ["reverse_kl"]},
+         conventions={"impossible_class": "nan"})
 def distilled_without_targets(student: Any, teacher: Any, targets: Any, *, temperature: float, ignore_index: int = -100) -> Array:
     """The divergence alone, added up over rows and classes at once: alpha is not taken."""
     s, y, counts = textbook.counted(student, targets, ignore_index)
@@ -240,11 +242,11 @@ def distilled_slopes_in_two_steps(
         if divergence == "forward_kl":
             d = -t
         elif divergence == "reverse_kl":
-            d = s * (log_s - log_t + 1)
+            d = s * (textbook.apart(log_s, log_t) + 1)
         else:
             log_m = textbook.log_mixture(log_t, log_s, b)
-            through_m = -(b * t + (1 - b) * s) * np.exp(np.log(1 - b) + log_s - log_m)
-            d = (1 - b) * s * (log_s - log_m + 1) + through_m
+            through_m = -(b * t + (1 - b) * s) * np.exp(np.log(1 - b) + textbook.apart(log_s, log_m))
+            d = (1 - b) * s * (textbook.apart(log_s, log_m) + 1) + through_m
         return np.asarray(d - s * d.sum(axis=-1, keepdims=True, dtype=s.dtype))
 
     return textbook.distillation_loss_backward(student, teacher, targets, dloss, temperature=temperature, alpha=alpha,

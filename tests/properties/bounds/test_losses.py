@@ -204,3 +204,17 @@ def test_the_bound_sees_a_small_change_of_an_option() -> None:
     assert abs(one - other) > distillation_loss_bound(a, z, t, y, temperature=2.0, **options)["loss"]
     one, other = (distillation_loss_backward(z, t, y, 1.0, temperature=T, **options) for T in (2.0, 2.02))
     assert (abs(one - other) > distillation_loss_backward_bound(a, z, t, y, 1.0, temperature=2.0, **options)["dstudent"]).mean() > 0.9
+
+
+@pytest.mark.parametrize("divergence", ["forward_kl", "reverse_kl", "jsd"])
+def test_a_class_that_neither_has_opens_no_bound_of_distillation(divergence: str) -> None:
+    z, t = np.random.default_rng(1).standard_normal((2, 3, 6))
+    whole, padded = (z, t), (np.insert(z, 2, -np.inf, axis=1), np.insert(t, 2, -np.inf, axis=1))
+    a, y = Arithmetic().resolve("float32"), np.array([3, 4, 5])
+    options = {"temperature": 2.0, "alpha": 0.5, "divergence": divergence}
+    losses = [distillation_loss_bound(a, *both, y + k, **options)["loss"] for k, both in enumerate((whole, padded))]
+    assert losses[0] <= losses[1] < 2 * losses[0]
+    slopes = [distillation_loss_backward_bound(a, *both, y + k, 1.0, **options)["dstudent"] for k, both in enumerate((whole, padded))]
+    assert (slopes[0] <= np.delete(slopes[1], 2, axis=1)).all()
+    assert (np.delete(slopes[1], 2, axis=1) < 2 * slopes[0]).all()
+    assert (slopes[1][:, 2] < slopes[0].min()).all()
